@@ -213,7 +213,8 @@ class Api:
         if status == 401 and self.credentials and not self.credentials.refresh_token:
             hint = "Use another token: platform login --token, or PLATFORM_TOKEN."
         default = Exit.UNREACHABLE if status >= 500 or status == 429 else Exit.REFUSED
-        raise Failure(_EXITS.get(status, default), code, message, hint, fields, str(error.get("request_id", "")))
+        ids = str(error.get("request_id", "")), str(error.get("run_id", ""))
+        raise Failure(_EXITS.get(status, default), code, message, hint, fields, *ids)
 
     def _not_a_platform(self, response: "httpx.Response") -> Failure:
         return Failure(

@@ -28,6 +28,7 @@ class Failure(Exception):
     hint: str = ""
     fields: list[dict[str, Any]] = field(default_factory=list)
     request_id: str = ""
+    run_id: str = ""
 
     def as_json(self) -> dict[str, Any]:
         error = {"code": self.code, "message": self.message, "hint": self.hint, "request_id": self.request_id}

@@ -53,10 +53,22 @@ def test_bad_input_of_secrets(cli: Cli) -> None:
     assert cli.error("secrets", "list", "none", code=5)["code"] == "not_found"
 
 
+def test_a_run_that_times_out_fails_with_its_log_and_error(cli: Cli, app: App) -> None:
+    source = "export default async () => { console.log('begun'); await new Promise(() => {}) }"
+    app.ok("owner", "PUT", "/functions/waits", source=source, timeout_ms=500)
+    failed, log = cli.run("invoke", "waits", code=1).stderr.splitlines()
+    assert failed == "waits failed: The function ran longer than its timeout."
+    assert log.endswith(" info begun")
+    answer = json.loads(cli.run("invoke", "waits", "--json", code=1).stdout)
+    assert (answer["status"], answer["run_id"][:4]) == ("failed", "run_")
+    run, _ = cli.run("logs", "waits", "--limit", "1").stdout.splitlines()
+    assert re.search(r" call failed \d+ ms FunctionTimeout: ", run)
+
+
 def test_logs_of_failed_runs(cli: Cli) -> None:
     cli.run("invoke", "reads", '{"fail": true}', code=1)
     text = cli.run("logs", "reads", "--status", "failed").stdout
-    assert "no luck" in text
+    assert " ms Error: no luck\n" in text
     assert "succeeded" not in text
     assert cli.error("logs", "none", code=5)
     assert cli.error("logs", "reads", "--status", "great", code=3)["fields"][0]["field"] == "status"

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from platform_site.developer_cli import output, session, store
-from platform_site.developer_cli.api import Api, path_part
+from platform_site.developer_cli.api import Answer, Api, path_part
 from platform_site.developer_cli.commands.logs import log_lines
 from platform_site.developer_cli.failures import Exit, Failure
 from platform_site.developer_cli.prompts import Yes, confirm, secret_input
@@ -31,7 +31,7 @@ def invoke(
     body = {"input": json_input(input), **({"async": True} if is_async else {})}
     api = session.environment_api(environment)
     with session.path_of_function(api, name) as path:
-        answer = api.send("POST", f"{path}/invoke", body)
+        answer = _run(api, f"{path}/invoke", body)
     is_failed = answer["status"] == "failed"
     if output.is_json():
         output.print_json(answer)
@@ -44,6 +44,15 @@ def invoke(
         output.print_json(answer["output"])
     if is_failed:
         raise typer.Exit(Exit.FUNCTION_FAILED)
+
+
+def _run(api: Api, path: str, body: dict[str, Any]) -> Answer:
+    try:
+        return api.send("POST", path, body)
+    except Failure as failure:
+        if failure.code != "function_timeout":
+            raise
+        return Answer(run_id=failure.run_id, status="failed", error=failure.message)
 
 
 def json_input(text: str) -> Any:

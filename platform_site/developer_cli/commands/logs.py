@@ -110,8 +110,9 @@ def _print_run(run: Answer) -> None:
     if output.is_json():
         output.print_json(run, indent=None)
         return
-    duration = "" if run.get("duration_ms") is None else f" {run['duration_ms']} ms"
-    print(output.plain(f"{run['started_at']} {run['id']} {run['trigger']} {run['status']}{duration}"))
+    duration = "" if run.get("duration_ms") is None else f"{run['duration_ms']} ms"
+    parts = (run["started_at"], run["id"], run["trigger"], run["status"], duration, run.get("error"))
+    print(output.plain(" ".join(str(part) for part in parts if part)))
     for line in log_lines(run):
         print(f"    {line}", flush=True)
 
