@@ -1,6 +1,6 @@
 // Types of the requests and responses of `client.ts`.
 
-import type { FilterOf, Json, OrderKeyOf, RowWithOf, TablesType } from "./table_types.ts";
+import type { ColumnType, FilterOf, Json, OrderKeyOf, RowWithOf, TablesType } from "./table_types.ts";
 
 /** Without a generated `types.ts`, every table and column is accepted. */
 export interface AnyTables {
@@ -115,15 +115,25 @@ export interface ChangesQuery<D extends TablesType<D>, T extends TableName<D>, W
 /** `reset`: read the list again. `row`: insert or replace it. `gone`: remove it if it is there. */
 export type Change<R> = { type: "reset" } | { type: "row"; id: string; row: R } | { type: "gone"; id: string };
 
-type DatePart = "hour" | "day" | "week" | "month" | "year";
+/** The columns of the types `K`. */
+type ColumnOf<D extends TablesType<D>, T extends TableName<D>, K> = IsAny<D> extends true ? string
+  : { [C in Column<D, T>]: D[T]["types"][C] extends K ? C : never }[Column<D, T>];
+type KeyType = Exclude<ColumnType, "json" | "text[]">;
+type NumberType = "integer" | "decimal" | "float";
+type RangeType = NumberType | "text" | "date" | "timestamp";
+type DatePart = "day" | "week" | "month" | "year";
 export interface Aggregate<D extends TablesType<D>, T extends TableName<D>> {
-  group?: readonly (Column<D, T> | `${Column<D, T>}.${DatePart}`)[];
+  group?: readonly (
+    | ColumnOf<D, T, KeyType>
+    | `${ColumnOf<D, T, "date" | "timestamp">}.${DatePart}`
+    | `${ColumnOf<D, T, "timestamp">}.hour`
+  )[];
   count?: boolean;
-  count_distinct?: readonly Column<D, T>[];
-  sum?: readonly Column<D, T>[];
-  avg?: readonly Column<D, T>[];
-  min?: readonly Column<D, T>[];
-  max?: readonly Column<D, T>[];
+  count_distinct?: readonly ColumnOf<D, T, KeyType>[];
+  sum?: readonly ColumnOf<D, T, NumberType>[];
+  avg?: readonly ColumnOf<D, T, NumberType>[];
+  min?: readonly ColumnOf<D, T, RangeType>[];
+  max?: readonly ColumnOf<D, T, RangeType>[];
   where?: FilterOf<D, T>;
   having?: { [result: string]: Json };
   order?: string | readonly string[];
@@ -131,8 +141,19 @@ export interface Aggregate<D extends TablesType<D>, T extends TableName<D>> {
   cursor?: string | null;
   time_zone?: string;
 }
-export interface Groups {
-  data: { [result: string]: string | number | boolean | null }[];
+/** The fields that name results. */
+export type ResultFields = { group?: readonly string[]; count?: boolean } & { [F in Aggregator]?: readonly string[] };
+type Aggregator = "count_distinct" | "sum" | "avg" | "min" | "max";
+/** The names of the results of the request `A`. */
+type ResultOf<A> =
+  | (A extends { group: readonly (infer K)[] } ? K extends `${infer C}.${infer P}` ? `${C}_${P}` : K : never)
+  | (A extends { count: boolean } ? "count" : never)
+  | {
+    [F in Aggregator]: A extends { [_ in F]: readonly (infer C extends string)[] } ? `${F}_${C}` : never;
+  }[Aggregator];
+type AnyIfNone<N> = [N] extends [never] ? string : N & string;
+export interface Groups<A = object> {
+  data: { [N in AnyIfNone<ResultOf<A>>]: string | number | boolean | null }[];
   next_cursor: string | null;
 }
 

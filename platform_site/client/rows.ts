@@ -14,6 +14,7 @@ import type {
   Groups,
   ListQuery,
   Page,
+  ResultFields,
   TableName,
   UniqueKey,
   WriteOptions,
@@ -116,7 +117,10 @@ export class Rows<D extends TablesType<D>, T extends TableName<D>> {
   }
 
   /** Counts, sums and other functions, by group. */
-  async aggregate(request: Aggregate<D, T>, options?: CallOptions): Promise<Groups> {
+  async aggregate<const A extends ResultFields>(
+    request: Aggregate<D, T> & { [F in keyof A & keyof ResultFields]?: A[F] },
+    options?: CallOptions,
+  ): Promise<Groups<A>> {
     checkFilter(request.where);
     checkFilter(request.having);
     return await this.#send("POST", "/aggregate", { body: { ...request, order: joined(request.order) }, options });

@@ -31,7 +31,25 @@ many[0].title.length;
 await tasks.update("x", { done: true, price: { $inc: 1 } }, { ifMatch: made });
 await tasks.upsert({ title: "a", list_id: "b" }, ["list_id", "title"]);
 await tasks.deleteAll({ where: { done: true } });
-await tasks.aggregate({ group: ["stage", "created_at.month"], count: true, sum: ["price"] });
+const groups = await tasks.aggregate({ group: ["stage", "created_at.month"], count: true, sum: ["price"] });
+for (const { stage, created_at_month, count, sum_price } of groups.data) {
+  console.log(stage, created_at_month, count, sum_price);
+}
+// @ts-expect-error misspelled result
+groups.data[0].cnt;
+const request: Parameters<typeof tasks.aggregate>[0] = { count: true };
+(await tasks.aggregate(request)).data[0].sum_price;
+await tasks.aggregate({ group: ["created_at.hour", "due_on.day"], min: ["title"], having: { min_title: "a" } });
+// @ts-expect-error a date has no hours
+await tasks.aggregate({ group: ["due_on.hour"] });
+// @ts-expect-error a decimal has no hours
+await tasks.aggregate({ group: ["price.hour"] });
+// @ts-expect-error misspelled column of the filter
+await tasks.aggregate({ count: true, where: { dnoe: false } });
+// @ts-expect-error no sum of texts
+await tasks.aggregate({ sum: ["title"] });
+// @ts-expect-error misspelled
+await tasks.aggregate({ cuont: true });
 await client.batch([{ op: "insert", table: "tasks", values: { title: "a", list_id: { $ref: "l.id" } } }]);
 const run = await client.functions.invoke<{ sum: number }>("sum", { a: 1 });
 run.output?.sum.toFixed();
@@ -66,6 +84,7 @@ const p = await any.rows("whatever").list({
   order: "a.desc",
 });
 p.data[0].anything.deep;
+(await any.rows("w").aggregate({ group: ["a.month"], sum: ["b"], count: true })).data[0].sum_b;
 await any.rows("w").insert({ a: 1 });
 await any.rows("w").update("x", { a: { $inc: 1 } });
 await any.batch([{ op: "delete", table: "x", id: "y" }]);
