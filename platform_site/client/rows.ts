@@ -128,7 +128,7 @@ export class Rows<D extends TablesType<D>, T extends TableName<D>> {
 
   /**
    * What changes in the rows that match: `reset` (read the list again, first of all now), `row` and `gone`. Goes on
-   * after a broken connection without a gap, until `signal` is aborted.
+   * after a broken connection without a gap, until `signal` is aborted: then it throws the signal's reason.
    */
   changes<W extends RelationPathOf<D, T> = never, C extends Column<D, T> = never>(
     query: ChangesQuery<D, T, W, C> = {},

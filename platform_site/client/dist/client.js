@@ -622,7 +622,7 @@ async function* messages(response) {
   }
   /**
    * What changes in the rows that match: `reset` (read the list again, first of all now), `row` and `gone`. Goes on
-   * after a broken connection without a gap, until `signal` is aborted.
+   * after a broken connection without a gap, until `signal` is aborted: then it throws the signal's reason.
    */
   changes(query = {}, options = {}) {
     checkFilter(query.where);
