@@ -374,6 +374,14 @@ class TestTrust:
         digest = pair.production.config("?parts=functions")["config"]["functions"]["digest"]
         assert digest["allowed_hosts"] == ["c.example.com"]
 
+    def test_what_a_new_function_came_without_is_included_later(self, pair: Pair) -> None:
+        settings = {"allowed_hosts": ["b.example.com"], "schedule": "0 6 * * *", "on": ["*"], "invoke": "public"}
+        pair.branch.call("PUT", "/v1/functions/new", {"source": SOURCE, **settings})
+        advised = [each["field"] for each in pair.merge()["warnings"]]
+        assert {*advised} == {f"functions.new.{name}" for name in settings}
+        plan = pair.plan(*advised)
+        assert (plan["conflicts"], {*plan["confirm"]}) == ([], {*advised})
+
     def test_what_a_branch_turned_off_is_not_a_change_of_its_source(self, pair: Pair) -> None:
         """Only what production changed is left out of a merge into the branch: the copies of webhooks are off."""
         assert pair.back()["warnings"] == []

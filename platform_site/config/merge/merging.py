@@ -255,7 +255,7 @@ class _Merging:
             self._warn_if_left_out(path, key, sides)
             return sides.ours.get(key, MISSING)
         at = f"{path}.{'source' if key == 'source_sha256' else key}"
-        return self.merger.value(at, sides.at(key))
+        return self.merger.value(at, sides.at(key, _OFF.get(key) if is_trust else MISSING))
 
     def _warn_if_left_out(self, path: str, key: str, sides: Sides) -> None:
         """Warns of a trust setting that the other side changed."""
