@@ -136,6 +136,45 @@ class TestBothSides:
         assert row["heading"] == "Tea"
         assert pair.plan()["changes"] == []
 
+    def test_what_production_removed_is_named_and_can_be_taken_again(self, pair: Pair) -> None:
+        tag = {"columns": {"name": {"type": "text"}}}
+        change_schema(pair.branch, lambda tables: tables.update(tags=tag))
+        pair.merge()
+
+        def remove(tables: Any) -> None:
+            del tables["tags"], tables["notes"]["columns"]["done"]
+
+        change_schema(pair.production, remove, confirm=["drop table tags", "drop column notes.done"])
+        digest = {"token": pair.production.token, "environment": pair.production.id}
+        pair.production.api.request("DELETE", "/v1/functions/digest", **digest)
+        plan = pair.plan()
+        removed = {"schema.tables.tags", "schema.tables.notes.columns.done", "functions.digest"}
+        assert {(each["field"], each["code"]) for each in plan["warnings"]} == {(path, "kept") for path in removed}
+        assert (plan["changes"], plan["conflicts"]) == ([], [])
+        again = {"type": "boolean", "backfill": True}
+        resolve = dict.fromkeys(removed, "theirs") | {"schema.tables.notes.columns.done": again}
+        plan = pair.plan(resolve=resolve)
+        assert ([each for each in plan["warnings"] if each["code"] == "kept"], plan["conflicts"]) == ([], [])
+        assert pair.production.apply(plan).status == 200
+        assert schema_of(pair.production)["tags"] == schema_of(pair.branch)["tags"]
+        assert pair.production.config("?parts=functions")["config"]["functions"].keys() == {"digest"}
+        [row] = pair.production.call("GET", "/v1/rows/notes")["data"]
+        assert row["done"] is True
+
+    def test_what_a_revert_took_back_is_named(self, pair: Pair) -> None:
+        change_schema(pair.branch, rename_title)
+        change_schema(pair.production, lambda tables: tables["notes"].update(indexes=[["done"]]))
+        before = pair.production.call("GET", "/v1/schema")["version"]
+        pair.merge()
+        pair.production.call("POST", "/v1/schema/revert", {"version": before})
+        change_schema(pair.production, lambda tables: tables.update(own={"columns": {"name": {"type": "text"}}}))
+        plan = pair.plan()
+        path = "schema.tables.notes.columns.title.name"
+        assert (plan["changes"], [each["field"] for each in plan["warnings"]]) == ([], [path])
+        pair.production.apply(pair.plan(resolve={path: "theirs"}))
+        assert [*schema_of(pair.production)["notes"]["columns"]] == ["heading", "done"]
+        assert pair.plan()["warnings"] == []
+
     def test_two_names_for_one_column_are_a_conflict(self, pair: Pair) -> None:
         def to_name(tables: Any) -> None:
             columns = tables["notes"]["columns"]

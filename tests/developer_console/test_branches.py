@@ -258,6 +258,19 @@ def test_a_conflict_is_resolved(branched: Branched, choice: str, value: str) -> 
     assert value in branched.function()["source"]
 
 
+def test_what_the_target_removed_is_merged_if_chosen(branched: Branched) -> None:
+    branched.set_schema(branched.desk.environment_id, drop_points, confirm=["drop column tasks.points"])
+    path = "schema.tables.tasks.columns.points"
+    planned = branched.ask()
+    assert f"Merge {path} all the same" in text_of(planned)
+    assert f'<input type="hidden" name="path" value="{path}">' in planned.content.decode()
+    choices = {"path": path, "choice-0": "theirs"}
+    chosen = branched.ask(**choices)
+    assert "all the same" not in text_of(chosen)
+    assert branched.ask("apply", **hidden(chosen), **choices).status_code == 200
+    assert "points" in branched.columns()
+
+
 def test_destructive_changes_are_confirmed_by_name(branched: Branched) -> None:
     branched.set_schema(branched.branch, drop_points, confirm=["drop column tasks.points"])
     planned = branched.ask()

@@ -58,19 +58,15 @@ def merge(merger: Merger, sides: Sides, our_names: Names, their_names: Names) ->
     columns: dict[str, dict[str, str]] = {}
 
     def merge_table(path: str, names: Sides, bodies: Sides) -> Any:
-        if names.ours is not None and names.theirs is not None:
-            if names.base is None and path in merger.resolve:
-                body = merger.value(path, bodies)
+        if None in (names.ours, names.theirs) or (names.base is None and path in merger.resolve):
+            body = merger.value(path, bodies)
+            if names.theirs is not None:
                 chosen = body.get("columns", {}) if isinstance(body, dict) else {}
                 columns[names.theirs] = {key: key for key in bodies.theirs["columns"] if key in chosen}
-                return body
-            our_columns, their_columns = (known.columns.get(names.base, {}) for known in (our_names, their_names))
-            body, columns[names.theirs] = _merge_columns(merger, path, bodies, our_columns, their_columns)
             return body
-        kept: dict[str, Any] = bodies.theirs if names.ours is None else bodies.ours
-        if names.theirs is not None:
-            columns[names.theirs] = {key: key for key in kept["columns"]}
-        return kept
+        our_columns, their_columns = (known.columns.get(names.base, {}) for known in (our_names, their_names))
+        body, columns[names.theirs] = _merge_columns(merger, path, bodies, our_columns, their_columns)
+        return body
 
     tables, names = _merge_items(
         merger, "schema.tables", sides.at("tables"), our_names.tables, their_names.tables, merge_table
@@ -91,9 +87,9 @@ def _merge_items(
     ours, theirs = _without_resolved(merger, path, sides, ours, theirs)
     for names in _matched_names(sides, ours, theirs):
         bodies = Sides(*(MISSING if name is None else side[name] for side, name in zip(sides, names, strict=True)))
-        name = _merged_name(merger, path, names, bodies)
-        body = None if name is None else merge_one(f"{path}.{name}", names, bodies)
-        if name is None or body is None or body is MISSING:  # deleted, perhaps by a resolution
+        name = _merged_name(merger, path, names)
+        body = merge_one(f"{path}.{name}", names, bodies)
+        if body is None or body is MISSING:  # deleted, perhaps by a resolution
             continue
         if names.theirs is not None:
             names_in_result[names.theirs] = name
@@ -145,20 +141,11 @@ def _matched_names(sides: Sides, ours: Mapping[str, str], theirs: Mapping[str, s
             yield Sides(None, None, name)
 
 
-def _merged_name(merger: Merger, path: str, names: Sides, bodies: Sides) -> str | None:
-    """The resulting name; None if deleted. A deletion and a change conflict."""
-    if names.ours is not None and names.theirs is not None:
-        if names.base is None or names.ours == names.theirs:
-            return str(names.ours)
-        name = merger.value(f"{path}.{names.ours}.name", names)
-        return name if isinstance(name, str) else str(names.ours)
-    kept = str(names.theirs if names.ours is None else names.ours)
-    if names.base is None:
-        return kept
-    if kept == names.base and (bodies.theirs if names.ours is None else bodies.ours) == bodies.base:
-        return None
-    found = merger.value(f"{path}.{kept}", bodies)
-    return None if found is MISSING or found is None else kept
+def _merged_name(merger: Merger, path: str, names: Sides) -> str:
+    if None in names or names.ours == names.theirs:
+        return str(names.theirs if names.ours is None else names.ours)
+    name = merger.value(f"{path}.{names.ours}.name", names)
+    return name if isinstance(name, str) else str(names.ours)
 
 
 def _merge_columns(
@@ -166,10 +153,8 @@ def _merge_columns(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """A table that both sides have, and names of their columns in it."""
 
-    def merge_column(path: str, names: Sides, bodies: Sides) -> Any:
-        if names.base is None or None not in names:
-            return merger.value(path, bodies)
-        return bodies.theirs if names.ours is None else bodies.ours
+    def merge_column(path: str, _: Sides, bodies: Sides) -> Any:
+        return merger.value(path, bodies)
 
     columns, names = _merge_items(merger, f"{path}.columns", sides.at("columns", {}), ours, theirs, merge_column)
     table: dict[str, Any] = {"columns": columns}

@@ -17,6 +17,7 @@ from platform_site.http import exact_json
 from platform_site.http.errors import FieldError, ValidationFailed
 from platform_site.identity.callers import EnvironmentRef
 from rows.migrate import service as schema_service
+from rows.migrate import versions as schema_versions
 from rows.schema.model import InvalidDocument
 
 Items = Mapping[str, Mapping[str, Any]]
@@ -71,6 +72,7 @@ def merge(
                 for path in unknown[:MAX_ERRORS]
             ]
         )
+    merged.warn_of_kept()
     stored = {
         "source": source.environment_id,
         "include": [*include],
@@ -175,6 +177,17 @@ class _Merging:
             self.warnings.append(FieldError("auth", "not_merged", message))
         return {"redirect_uris": self._field("auth", "redirect_uris", sides, is_trust=True)}
 
+    def warn_of_kept(self) -> None:
+        """Of what only the target removed or, by a revert of its schema, changed: users expect a merge to bring it."""
+        version, _ = self.base.at(self.environment.environment_id)
+        reverts = schema_versions.history(self.environment).filter(version__gt=version, reverts_to__lt=version)
+        is_reverted = reverts.exists()
+        for path, ours in self.merger.kept.items():
+            if ours is MISSING or (is_reverted and path.startswith("schema.")):
+                verb = "removed" if ours is MISSING else "changed"
+                message = f"Only this environment {verb} it, so this stays. To undo this, resolve it with `theirs`."
+                self.warnings.append(FieldError(path, "kept", message))
+
     def next_base(self) -> dict[str, Any]:
         found: dict[str, Any] = {"schema": self.theirs["schema"]}
         for part, trust in (("functions", comparison.FUNCTION_TRUST), ("webhooks", comparison.WEBHOOK_TRUST)):
@@ -227,8 +240,10 @@ class _Merging:
                 merged[name] = {key: value for key, value in values.items() if value is not MISSING}
             elif item.base is MISSING:
                 merged[name] = dict(item.ours) if is_ours else self._new(path, item.theirs, trust)
-            elif not _is_same(item.ours if is_ours else item.theirs, item.base, trust):
-                # Deleted by one side, and changed by the other.
+            else:  # deleted by one side, and perhaps changed by the other
+                left = item.ours if is_ours else item.theirs
+                if _is_same(left, item.base, trust):
+                    item = item._replace(base=left)
                 chosen = self.merger.value(path, item)
                 if is_theirs and chosen is item.theirs:
                     merged[name] = self._new(path, chosen, trust)

@@ -34,6 +34,8 @@ class Merger:
     conflicts: list[Conflict] = field(default_factory=list)
     paths: set[str] = field(default_factory=set)
     """Of merged values: `resolve` can name them."""
+    kept: dict[str, Any] = field(default_factory=dict)
+    """What the source has, and only the target changed: its value now, by path."""
 
     def value(self, path: str, sides: Sides) -> Any:
         """The merged value; ours for a conflict."""
@@ -43,7 +45,11 @@ class Merger:
             if choice == "ours":
                 return sides.ours
             return sides.theirs if choice == "theirs" else choice
-        if sides.ours == sides.theirs or sides.theirs == sides.base:
+        if sides.ours == sides.theirs:
+            return sides.ours
+        if sides.theirs == sides.base:
+            if sides.theirs is not MISSING:
+                self.kept[path] = sides.ours
             return sides.ours
         if sides.ours == sides.base:
             return sides.theirs

@@ -119,6 +119,10 @@ def _context(console: Console, form: MergeForm, context: dict[str, Any]) -> dict
     plan = context.get("plan") or {}
     refused_fields = [] if console.refusal is None else console.refusal.fields
     open_paths = [each["path"] for each in plan.get("conflicts", [])]
+    decided = [each for each in form.resolve.items() if each[0] not in open_paths]
+    kept = [each for each in plan.get("warnings", []) if each["code"] == "kept"]
+    for number, warning in enumerate(kept, len(open_paths) + len(decided)):
+        warning["number"] = number
     return {
         "form": form,
         "here": console.url("merge"),
@@ -127,10 +131,8 @@ def _context(console: Console, form: MergeForm, context: dict[str, Any]) -> dict
         "environments": console.project["environments"],
         "includes": _includes(console, form),
         "stored": _stored(console, form),
-        "resolved": [
-            (len(open_paths) + number, path, choice)
-            for number, (path, choice) in enumerate(each for each in form.resolve.items() if each[0] not in open_paths)
-        ],
+        "resolved": [(number, *each) for number, each in enumerate(decided, len(open_paths))],
+        "kept": kept,
     }
 
 
