@@ -125,6 +125,11 @@ class SecretNamesField(fields.ListField):
         return sorted(secret.name for secret in function.secrets.all())
 
 
+class UnsetSecretsField(fields.ListField):
+    def get_attribute(self, function: Function) -> list[str]:
+        return sorted(secret.name for secret in function.secrets.all() if secret.sealed_value is None)
+
+
 class FunctionDetail(Serializer):
     name = fields.CharField()
     active_version = fields.IntegerField()
@@ -164,6 +169,10 @@ class FunctionDetail(Serializer):
         "the plan's run_history_bytes.",
     )
     secrets = SecretNamesField(child=fields.CharField(), help_text="Names only.")
+    unset_secrets = UnsetSecretsField(
+        child=fields.CharField(),
+        help_text="Those of `secrets` without a value here, such as in a new branch: `ctx.secrets` lacks them.",
+    )
     created_at = fields.DateTimeField()
     updated_at = fields.DateTimeField()
 

@@ -246,6 +246,10 @@ def test_branch_has_functions_with_versions_and_secrets_without_values(tracker: 
     assert list(versions.values_list("number", "source")) == [(1, "// 1"), (2, "// 2"), (3, "// 3")]
     secrets = Secret.objects.using(REGION).filter(function=copy).values_list("name", "sealed_value")
     assert list(secrets) == [("TOKEN", None)]
+    for place, unset in ((target, ["TOKEN"]), (tracker.environment_id, [])):
+        token = tracker.tokens["owner"]
+        shown = tracker.api.get("/v1/functions/hello", token=token, environment=place).json
+        assert (shown["secrets"], shown["unset_secrets"]) == (["TOKEN"], unset)
 
 
 # ── Who ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

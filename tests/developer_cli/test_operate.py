@@ -31,7 +31,11 @@ def _functions(app: App) -> None:
 def test_a_secret_is_set_from_standard_input_and_never_shown(cli: Cli) -> None:
     done = cli.run("secrets", "set", "reads", "TOKEN", stdin="hunter2hunter2\n")
     assert "hunter2" not in done.stdout + done.stderr
-    assert cli.json("secrets", "list", "reads") == [{"name": "TOKEN"}]
+    assert cli.json("secrets", "list", "reads") == [{"name": "TOKEN", "set": True}]
+    cli.run("branch", "create", "unset", "--from", "production")
+    assert cli.json("secrets", "list", "reads", "-e", "unset") == [{"name": "TOKEN", "set": False}]
+    assert "No value in this environment: TOKEN." in cli.run("secrets", "list", "reads", "-e", "unset").stderr
+    cli.run("branch", "delete", "unset", "--yes")
     run_id = cli.json("invoke", "reads")["run_id"]
     _, line = cli.run("logs", "reads", "--limit", "1").stdout.splitlines()
     assert re.fullmatch(r"    [0-9-]{10}T[0-9:.]+Z info the token has 14 characters", line)

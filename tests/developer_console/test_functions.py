@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from functions.models import Function, Run
+from functions.models import Function, Run, Secret
 from tests.developer_console.conftest import DOCUMENT, Desk, desk_at, without_token
 from tests.rows.conftest import Tracker
 from tests.support.statements import counted
@@ -223,6 +223,9 @@ def test_a_secret_is_set_and_never_shown(configured: Tracker, desk: Desk) -> Non
     answer = desk.post("functions/hello/settings", values)
     assert "The secret API_TOKEN is set." in text_of(answer)
     assert "swordfish" not in text_of(answer)
+    assert "no value in this environment" not in text_of(answer)
+    Secret.objects.using(configured.project.cluster).update(sealed_value=None)  # as in a new branch
+    assert "no value in this environment" in text_of(desk.get("functions/hello/settings"))
     refused = desk.post("functions/hello/settings", values | {"secret_name": "lower"})
     assert "swordfish" not in text_of(refused)
     gone = desk.post("functions/hello/settings", {"action": "delete-secret", "secret": "API_TOKEN"})

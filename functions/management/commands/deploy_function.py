@@ -136,6 +136,8 @@ class Command(base.Command):
         hosts = ", ".join(function.allowed_hosts) or "none"
         self.say(f"  timeout {function.timeout_ms} ms, memory {function.memory_mb} MB, hosts {hosts}")
         self.say(f"  invoked by {function.invoke or _ANYBODY}, secrets {', '.join(shown['secrets']) or 'none'}")
+        if shown["unset_secrets"]:
+            self.say(f"  no value here: secrets {', '.join(shown['unset_secrets'])}")
         if function.next_run_at is not None:
             when = f"{function.next_run_at:%Y-%m-%d %H:%M} UTC"
             self.say(f"  schedule: {function.schedule}, next at {when}, as {function.scheduled_id}")

@@ -84,7 +84,11 @@ def secrets_list(function: Function, environment: Environment = None) -> None:
     api = session.environment_api(environment)
     with session.path_of_function(api, function) as path:
         found = api.get(path)
-    output.table([{"name": name} for name in found["secrets"]], ["name"], f"{function} has no secrets.")
+    unset = found.get("unset_secrets", [])
+    rows = [{"name": name, "set": name not in unset} for name in found["secrets"]]
+    output.table(rows, ["name", "set"], f"{function} has no secrets.")
+    if unset:
+        output.note(f"No value in this environment: {', '.join(unset)}. Set it with `platform secrets set`.")
 
 
 @secrets.command("set")
