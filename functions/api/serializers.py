@@ -130,6 +130,11 @@ class UnsetSecretsField(fields.ListField):
         return sorted(secret.name for secret in function.secrets.all() if secret.sealed_value is None)
 
 
+class InboundAsField(fields.ListField):
+    def get_attribute(self, function: Function) -> list[str]:
+        return sorted(endpoint.runs_as_id for endpoint in function.inbound_endpoints.all())
+
+
 class FunctionDetail(Serializer):
     name = fields.CharField()
     active_version = fields.IntegerField()
@@ -162,6 +167,9 @@ class FunctionDetail(Serializer):
     )
     on_as = fields.CharField(
         source="events_id", allow_null=True, help_text="The key or account that runs on events execute as."
+    )
+    inbound_as = InboundAsField(
+        child=fields.CharField(), help_text="The key or account that runs execute as, of each inbound endpoint."
     )
     runs_since = RunsSinceField(
         allow_null=True,

@@ -80,7 +80,7 @@ class FunctionViewSet(ListModelMixin, RetrieveModelMixin, FunctionScopedViewSet,
 
     def get_queryset(self) -> QuerySet[Function]:
         self._require_developer()
-        return Function.objects.of(self.environment).prefetch_related("secrets")
+        return Function.objects.of(self.environment).prefetch_related("secrets", "inbound_endpoints")
 
     def get_object(self) -> Function:
         self._require_developer()

@@ -1,6 +1,7 @@
 from typing import Any, Final, NamedTuple
 
 from accounts.models import ServerKey
+from functions.triggers import run_as_uses
 from platform_site.developer_cli import key_presets
 from platform_site.developer_console.forms import expiry_of
 from platform_site.developer_console.frame import Action, Console, operation
@@ -27,6 +28,10 @@ def panel(console: Console) -> dict[str, Any]:
         found = console.listed("/v1/keys", {"limit": "100"})
     except ApiError as refusal:
         return {"keys_refused": refusal, "presets": ()}
+    uses = run_as_uses.of(console.ref, [each["id"] for each in found]) if found else {}
+    for each in found:
+        more = f", and so do {', '.join(uses[each['id']])}" if each["id"] in uses else ""
+        each["question"] = f"Revoke the key {{}}? Programs that use it stop working at once{more}."
     return {
         "keys": found,
         "presets": PRESETS if console.may_write else (),

@@ -83,6 +83,19 @@ def test_a_function_that_is_not_there_is_compared_with_those_that_are(cli: Cli) 
         assert {"sum", "fails"} <= set(error["hint"].removeprefix("You can use: ").split(", "))
 
 
+def test_revoking_a_key_names_what_runs_as_it(cli: Cli, app: App) -> None:
+    key = cli.json("keys", "create", "robot", "--scope", "functions:deploy", "--scope", "functions:invoke")
+    robot = {"Authorization": f"Bearer {key['secret']}"}
+    app.ok("owner", "PUT", "/functions/due", source="export default () => 1")
+    for method, path, body in (("PATCH", "", {"schedule": "0 0 1 1 *"}), ("POST", "/inbound", {})):
+        assert app.clients["owner"].request(method, f"/functions/due{path}", json=body, headers=robot).is_success
+    uses = ["the schedule of due", "inbound endpoints of due"]
+    question = cli.error("keys", "revoke", key["id"], code=2)["message"]
+    assert question == f"Revoke {key['id']}? It stops working at once, and so do {', '.join(uses)}."
+    assert cli.json("keys", "revoke", key["id"], "--yes")["stopped"] == uses
+    app.ok("owner", "DELETE", "/functions/due")
+
+
 def test_keys(cli: Cli) -> None:
     done = cli.run("keys", "create", "page", "--preset", "browser")
     secret = done.stdout.strip()

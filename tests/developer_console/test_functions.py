@@ -241,7 +241,9 @@ def test_an_inbound_endpoint_is_shown_once(configured: Tracker, desk: Desk) -> N
     page = text_of(desk.get("functions/hello/settings"))
     assert "Stripe" in page
     assert url[1] not in page
+    assert "1 inbound endpoint" in text_of(desk.get("functions/"))
     endpoint = configured.get("owner", "/functions/hello/inbound").json["data"][0]
+    assert configured.get("owner", "/functions/hello").json["inbound_as"] == [endpoint["runs_as"]]
     assert endpoint["async"] is True
     values = {"action": "delete-endpoint", "endpoint": endpoint["id"]}
     assert "The inbound endpoint is deleted" in text_of(desk.post("functions/hello/settings", values))

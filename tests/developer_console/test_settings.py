@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from accounts.models import AuditEntry, ServerKey
+from functions.models import Function, InboundEndpoint
 from projects.models import Environment, Member, Project
 from tests.developer_console.conftest import Desk, member
 from tests.rows.conftest import Tracker
@@ -114,6 +115,16 @@ def test_a_key_is_revoked(tracker: Tracker, desk: Desk) -> None:
     desk.post("settings", {"action": "create-key", "preset": "server"})
     key = ServerKey.objects.filter(environment_id=tracker.environment_id).latest("created_at")
     assert key.pk in text_of(desk.get("settings"))
+    function = Function.objects.using(tracker.project.cluster).create(
+        environment_id=tracker.environment_id, name="due", active_version=1, last_version=1, timeout_ms=700, memory_mb=64,
+        schedule="@daily", scheduled_kind="key", scheduled_id=key.pk,
+    )  # fmt: skip
+    InboundEndpoint.objects.using(tracker.project.cluster).create(
+        function=function, token_hash=b"0", is_async=True, runs_as_kind="key", runs_as_id=key.pk
+    )
+    page = desk.get("settings").content.decode()
+    assert "stop working at once, and so do the schedule of due, inbound endpoints of due." in page
+    assert page.count("stop working at once") > page.count("and so do"), "other keys stop less"
     assert "The key is revoked." in text_of(desk.post("settings", {"action": "revoke-key", "key": key.pk}))
     assert key.pk not in text_of(desk.get("settings"))
 

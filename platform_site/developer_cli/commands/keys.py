@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from platform_site.developer_cli import key_presets, output, session
-from platform_site.developer_cli.api import path_part
+from platform_site.developer_cli.api import Api, path_part
 from platform_site.developer_cli.failures import Exit, Failure
 from platform_site.developer_cli.prompts import Yes, confirm
 from platform_site.developer_cli.session import Environment
@@ -58,6 +58,22 @@ def keys_revoke(
 ) -> None:
     """Revoke a key. It stops working at once."""
     api = session.environment_api(environment)
-    confirm(f"Revoke {key_id}? It stops working at once.", yes)
+    uses = _uses(api, key_id)
+    more = f", and so do {', '.join(uses)}" if uses else ""
+    confirm(f"Revoke {key_id}? It stops working at once{more}.", yes)
     api.send("DELETE", f"/keys/{path_part(key_id)}")
-    output.result({"id": key_id, "revoked": True}, f"{key_id} is revoked.")
+    stopped = f" This stopped {', '.join(uses)}." if uses else ""
+    output.result({"id": key_id, "revoked": True, "stopped": uses}, f"{key_id} is revoked.{stopped}")
+
+
+def _uses(api: Api, key_id: str) -> list[str]:
+    """What runs as the key; nothing if the caller may not read functions."""
+    found = []
+    try:
+        for each in api.pages("/functions", limit=100):
+            kinds = {"the schedule": each["scheduled_as"], "the event triggers": each["on_as"]}
+            kinds |= dict.fromkeys(["inbound endpoints"] if key_id in each.get("inbound_as", ()) else [], key_id)
+            found += [f"{kind} of {each['name']}" for kind, runs_as in kinds.items() if runs_as == key_id]
+    except Failure:
+        return []
+    return found
