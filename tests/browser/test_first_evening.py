@@ -115,7 +115,7 @@ def branch_change_merge(page: Page) -> None:
     page.get_by_role("button", name="Apply").click()
     expect(page.get_by_text("The schema is at version 3.")).to_be_visible()
     go(page, "Branches")
-    page.get_by_role("link", name=re.compile("^Merge ")).click()
+    page.get_by_role("link", name=re.compile("^Merge .* into ")).click()
     page.get_by_role("button", name="Plan", exact=True).click()
     expect(page.get_by_text("add column notes.done")).to_be_visible()
     page.get_by_role("button", name="Apply").click()

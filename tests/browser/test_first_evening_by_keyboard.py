@@ -170,7 +170,7 @@ class Evening:
         expect(page.get_by_text("The schema is at version 3.")).to_be_visible()
         self.stays()
         self.go("Branches")
-        self.keys.use(page.get_by_role("link", name=re.compile("^Merge ")))
+        self.keys.use(page.get_by_role("link", name=re.compile("^Merge .* into ")))
         self.button("Plan")
         expect(page.get_by_text("add column notes.done")).to_be_visible()
         self.button("Apply")

@@ -336,6 +336,14 @@ def test_errors_of_a_plan_are_shown(branched: Branched) -> None:
     assert "<i>" not in wrong.content.decode()
 
 
+def test_the_list_leads_to_merging_without_a_branch(
+    tracker: Tracker, desk: Desk, desk_of: Callable[[str], Desk]
+) -> None:
+    link = f'href="{desk.url("branches/merge")}"'
+    assert link in desk.get("branches/").content.decode()
+    assert link not in desk_of("viewer").get("branches/").content.decode()
+
+
 def test_development_is_merged_into_production(branched: Branched) -> None:
     development = branched.tracker.project.environments.get(name="development").pk
     branched.set_schema(development, lambda tables: tables.update(tags={"columns": {"name": {"type": "text"}}}))
