@@ -255,6 +255,9 @@ def test_a_conflict_is_resolved(branched: Branched, choice: str, value: str) -> 
         assert branched.ask("apply", **hidden(resolved), **choices).status_code == 200
     else:
         assert "There is nothing to change." in text_of(resolved)
+        assert 'value="apply"' in resolved.content.decode()
+        assert branched.ask("apply", **hidden(resolved), **choices).status_code == 200
+        assert "functions.digest.source" not in text_of(branched.ask()), "the conflict is settled"
     assert value in branched.function()["source"]
 
 
