@@ -5,6 +5,7 @@ silently overwrite what changed in production.
 """
 
 import copy
+import json
 from typing import Any
 
 import pytest
@@ -189,6 +190,34 @@ class TestBothSides:
         pair.merge(resolve={conflict["path"]: "theirs"})
         [row] = pair.production.call("GET", "/v1/rows/notes")["data"]
         assert row["heading"] == "Tea"
+
+    @pytest.mark.parametrize("side", ["ours", "theirs"])
+    def test_rules_that_differ_by_the_two_names_are_no_conflicts(self, pair: Pair, side: str) -> None:
+        def use_title(tables: Any) -> None:
+            uses = {"columns": ["title", "done"], "where": {"$or": [{"title": "a"}, {"done": True}]}}
+            tables["notes"] |= {
+                "rules": {"user": {"read": {}, "update": uses}},
+                "indexes": [["-title"]],
+                "unique": [["title", "done"]],
+            }
+
+        def to(name: str) -> Any:
+            def rename(tables: Any) -> None:
+                renamed = json.loads(json.dumps(tables["notes"]).replace("title", name))
+                renamed["columns"][name]["renamed_from"] = "title"
+                tables["notes"] = renamed
+
+            return rename
+
+        change_schema(pair.production, use_title)
+        assert pair.branch.apply(pair.back()).status == 200
+        change_schema(pair.production, to("name"))
+        change_schema(pair.branch, to("heading"))
+        chosen = schema_of(pair.production if side == "ours" else pair.branch)
+        [conflict] = pair.plan()["conflicts"]
+        assert conflict["path"] == "schema.tables.notes.columns.name.name"
+        pair.merge(resolve={conflict["path"]: side})
+        assert schema_of(pair.production) == chosen
 
     def test_a_filter_may_name_a_column_of_a_schema_in_conflict(self, pair: Pair) -> None:
         change_schema(pair.production, lambda tables: tables["notes"]["columns"]["title"].update(max_length=40))
@@ -549,6 +578,12 @@ class TestRefused:
         body = {"from": pair.branch.id, **body}
         answer = pair.production.ask(body)
         assert (answer.status, answer.fields) == (422, fields)
+
+    def test_a_path_inside_a_merged_value_is_refused_with_that_of_the_value(self, pair: Pair) -> None:
+        path = "schema.tables.notes.rules.user.read"
+        answer = pair.ask(pair.production, pair.branch, resolve={f"{path}.columns.0": "ours"})
+        [error] = answer.json["error"]["fields"]
+        assert error["message"] == f"The merge has no such path, but {path}."
 
     def test_another_author_who_does_not_see_the_branch_is_refused_as_such(self, pair: Pair) -> None:
         change_schema(pair.branch, rename_title)

@@ -4,6 +4,9 @@ import json
 
 import pytest
 
+from platform_site.developer_cli.api import Api
+from platform_site.developer_cli.commands import merge
+from platform_site.developer_cli.failures import Exit, Failure
 from tests.developer_cli.conftest import Cli
 from tests.support.live_changes import App
 
@@ -87,6 +90,25 @@ def test_a_merge_is_reverted(cli: Cli) -> None:
     for unknown in ("cfg_00000000000000000000000000", "x"):
         assert cli.error("revert", unknown, code=5)["code"] == "not_found"
     cli.run("branch", "delete", "green", "--yes")
+
+
+@pytest.mark.parametrize(
+    ("refused", "path"),
+    [
+        ("schema.tables.t.rules.user.insert.columns.5", "schema.tables.t.rules.user.insert"),
+        ("schema.tables.t.columns.price.backfill", "schema.tables.t.columns.price"),
+        ("schema.tables.t.unique.0.1", "schema.tables.t.unique"),
+    ],
+)
+def test_the_hint_names_a_path_that_can_be_resolved(monkeypatch: pytest.MonkeyPatch, refused: str, path: str) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise Failure(Exit.REFUSED, "validation_failed", "Wrong.", fields=[{"field": f"config.{refused}"}])
+
+    api = Api("http://localhost", None)
+    monkeypatch.setattr(api, "send", refuse)
+    with pytest.raises(Failure) as failure:
+        merge._planned(api, {})
+    assert failure.value.hint == f"Change it in the source, or add --value '{path}=JSON'."
 
 
 def test_development_is_merged_into_production(cli: Cli) -> None:

@@ -2,6 +2,7 @@
 and names are merged like values. A name with different meanings is a conflict: rules that use it would change
 silently."""
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -9,7 +10,7 @@ from typing import Any, Final
 from platform_site.config.merge.three_way import MISSING, Merger, Sides
 from platform_site.identity.callers import EnvironmentRef
 from rows.migrate import versions as schema_versions
-from rows.schema import parser
+from rows.schema import document_renames, parser
 from rows.schema.model import EMPTY
 
 Document = Mapping[str, Any]
@@ -68,9 +69,9 @@ def merge(merger: Merger, sides: Sides, our_names: Names, their_names: Names) ->
         body, columns[names.theirs] = _merge_columns(merger, path, bodies, our_columns, their_columns)
         return body
 
-    tables, names = _merge_items(
-        merger, "schema.tables", sides.at("tables"), our_names.tables, their_names.tables, merge_table
-    )
+    bodies = sides.at("tables")
+    ours, theirs = _without_resolved(merger, "schema.tables", bodies, our_names.tables, their_names.tables)
+    tables, names = _merge_items(merger, "schema.tables", bodies, ours, theirs, merge_table)
     document: dict[str, Any] = {"tables": tables}
     users = merger.mapping("schema.users", sides.at("users", {}))
     if users:
@@ -84,7 +85,6 @@ def _merge_items(
     """Tables, or a table's columns, and names of theirs in the result. `ours` and `theirs`: names by the base's."""
     items: dict[str, Any] = {}
     names_in_result: dict[str, str] = {}
-    ours, theirs = _without_resolved(merger, path, sides, ours, theirs)
     for names in _matched_names(sides, ours, theirs):
         bodies = Sides(*(MISSING if name is None else side[name] for side, name in zip(sides, names, strict=True)))
         name = _merged_name(merger, path, names)
@@ -148,6 +148,16 @@ def _merged_name(merger: Merger, path: str, names: Sides) -> str:
     return name if isinstance(name, str) else str(names.ours)
 
 
+def _with_names(table: Document, names: Mapping[str, str]) -> Document:
+    """The table with columns renamed where it uses them, so that another name is no change of what uses it."""
+    changed = {key: name for key, name in names.items() if name and name != key}
+    if not changed:
+        return table
+    renamed = copy.deepcopy(dict(table))
+    document_renames.columns(renamed, changed)
+    return renamed
+
+
 def _merge_columns(
     merger: Merger, path: str, sides: Sides, ours: Mapping[str, str], theirs: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
@@ -156,8 +166,16 @@ def _merge_columns(
     def merge_column(path: str, _: Sides, bodies: Sides) -> Any:
         return merger.value(path, bodies)
 
-    columns, names = _merge_items(merger, f"{path}.columns", sides.at("columns", {}), ours, theirs, merge_column)
+    bodies = sides.at("columns", {})
+    ours, theirs = _without_resolved(merger, f"{path}.columns", bodies, ours, theirs)
+    columns, names = _merge_items(merger, f"{path}.columns", bodies, ours, theirs, merge_column)
     table: dict[str, Any] = {"columns": columns}
+    in_result = {old: names.get(theirs.get(old, ""), ours.get(old, "")) for old in bodies.base}
+    sides = Sides(
+        _with_names(sides.base, in_result),
+        _with_names(sides.ours, {now: in_result[old] for old, now in ours.items()}),
+        _with_names(sides.theirs, names),
+    )
     for key in _WHOLE:
         value = merger.value(f"{path}.{key}", sides.at(key))
         if value is not MISSING:

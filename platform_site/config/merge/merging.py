@@ -68,7 +68,7 @@ def merge(
     if unknown := sorted(set(resolve) - merger.paths):
         raise ValidationFailed(
             fields=[
-                FieldError(f"resolve.{path[:200]}", "unknown", "The merge has no such path.")
+                FieldError(f"resolve.{path[:200]}", "unknown", _no_such_path(merger.nearest(path)))
                 for path in unknown[:MAX_ERRORS]
             ]
         )
@@ -83,6 +83,10 @@ def merge(
         "names": asdict(names),
     }
     return Merge(document, now, merger.conflicts, merged.warnings, stored)
+
+
+def _no_such_path(nearest: str | None) -> str:
+    return "The merge has no such path." if nearest is None else f"The merge has no such path, but {nearest}."
 
 
 def _refuse_secrets(resolve: Mapping[str, Any]) -> None:

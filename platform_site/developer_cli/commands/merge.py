@@ -1,6 +1,7 @@
 """`merge`: brings the changes of one environment into another."""
 
 import json
+import re
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +14,10 @@ from platform_site.developer_cli.prompts import Yes, confirm
 from platform_site.developer_cli.session import Environment
 
 Paths = list[str] | None
+_RESOLVABLE = re.compile(
+    r"schema\.(users\.[^.]+|tables\.[^.]+(\.(unique|indexes|id_prefix|(columns|conditions|checks)\.[^.]+|rules\.[^.]+\.[^.]+))?)"
+)
+"""The part of an error's path that a merge can resolve."""
 
 
 def merge(
@@ -111,8 +116,9 @@ def _planned(api: Api, body: dict[str, Any]) -> Answer:
         return api.send("POST", "/config/plan", body, authored=True)
     except Failure as error:
         paths = [path for each in error.fields if (path := str(each.get("field", ""))).startswith("config.schema.")]
-        if paths and not error.hint:
-            error.hint = f"Change it in the source, or add --value '{paths[0].removeprefix('config.')}=JSON'."
+        found = _RESOLVABLE.match(paths[0].removeprefix("config.")) if paths else None
+        if found is not None and not error.hint:
+            error.hint = f"Change it in the source, or add --value '{found[0]}=JSON'."
         raise
 
 

@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from platform_site.developer_console.forms import Field, Form, fingerprint, invalid, json_of, lines_of, words
-from platform_site.developer_console.schema import renames, rule_forms
+from platform_site.developer_console.schema import rule_forms
 from platform_site.developer_console.schema.parts import Part, mapping, put, table_of, value_of
 from platform_site.http import exact_json
 from platform_site.http.errors import PreconditionFailed
+from rows.schema import document_renames
 from rows.schema.formats import FORMATS
 from rows.schema.model import SQL_TYPES
 from rows.schema.user_fields import USER_FIELDS
@@ -200,10 +201,10 @@ def save(document: dict[str, Any], current: Any, part: Part, submitted: Mapping[
         column = _column(mapping(value_of(document, part)), submitted)
         if part.name and part.name != name:
             before = mapping(table_of(current, part.table).get("columns"))
-            renames.mark(column, part.name, name, before)
+            document_renames.mark(column, part.name, name, before)
         made = put(document, part, name, "", column)
         if part.name and part.name != name:
-            renames.column(table_of(document, part.table), part.name, name, column.get("type"))
+            document_renames.columns(table_of(document, part.table), {part.name: name})
         return made
     if part.kind == "users":
         return put(document, part, name, "", words(submitted, "part_fields"))
@@ -219,9 +220,9 @@ def _save_table(document: dict[str, Any], current: Any, part: Part, name: str, s
     table = mapping(tables[part.table])
     _set(table, "id_prefix", submitted.get("part_id_prefix", "").strip())
     if name != part.table:
-        renames.mark(table, part.table, name, mapping(mapping(current).get("tables")))
+        document_renames.mark(table, part.table, name, mapping(mapping(current).get("tables")))
         document["tables"] = {name if key == part.table else key: each for key, each in tables.items()}
-        renames.table(document, part.table, name)
+        document_renames.table(document, part.table, name)
     return Part("table", name)
 
 
