@@ -125,7 +125,9 @@ def _change_region(changes: PlanChanges, change: Callable[[], None], caller: Cal
             raise Unavailable("The apply took too long and was interrupted. Nothing was changed. Try again.")
         deploy_service.lock_functions(environment)
         changes.require_current(in_region=True)
-        versions.store(environment, current.read(environment, plan.parts))
+        restored = versions.bases_of(environment, plan.restores)
+        replaced = merge_bases.stored(environment, restored if source is None else [source.environment_id])
+        versions.store(environment, current.read(environment, plan.parts), replaced)
         try:
             with audit.part_of_one_change():
                 change()
@@ -133,6 +135,7 @@ def _change_region(changes: PlanChanges, change: Callable[[], None], caller: Cal
             raise PreconditionFailed(OUTDATED) from error
         if source is not None:
             merge_bases.move(environment, source, plan.merge["base"], plan.merge["names"])
+        merge_bases.restore(environment, restored)
         names = [each["operation"] or each["path"] for each in plan.changes]
         audit_outbox.record(
             environment,

@@ -34,6 +34,8 @@ class StoredPlan(models.Model):
     interruptions = models.SmallIntegerField(default=0)
     """Applies that were ended from outside before changing anything: they must not continue."""
     merge: "models.JSONField[Any, Any]" = models.JSONField(null=True)
+    restores = models.CharField(max_length=40, null=True)
+    """The `ConfigVersion` to which it goes back."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     expires_at = models.DateTimeField()
 
@@ -81,6 +83,8 @@ class ConfigVersion(models.Model):
     version = models.CharField(max_length=30)
     schema_version = models.IntegerField()
     compressed_document = models.BinaryField()
+    replaced_bases: "models.JSONField[Any, Any]" = models.JSONField(null=True)
+    """The merge bases that the change after it replaced, by the other environment."""
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:

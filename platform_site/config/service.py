@@ -66,7 +66,11 @@ def _scopes_of_events(environment: EnvironmentRef, document: Mapping[str, Any]) 
 
 
 def plan_document(
-    environment: EnvironmentRef, document: Mapping[str, Any], caller: Caller, keep: Collection[str] = ()
+    environment: EnvironmentRef,
+    document: Mapping[str, Any],
+    caller: Caller,
+    keep: Collection[str] = (),
+    restores: str | None = None,
 ) -> Planned:
     parts = submitted.parts_of(document)
     current.require_scopes(caller, _write_scopes(parts))
@@ -74,7 +78,7 @@ def plan_document(
     wanted = submitted.check(environment, document)
     now = current.read(environment, parts)
     plan = comparison.compare(environment, now, wanted, caller, keep=keep)
-    stored = stored_plans.new(environment, caller, document, now, plan)
+    stored = stored_plans.new(environment, caller, document, now, plan, restores=restores)
     changes = PlanChanges(environment, stored)
     changes.wanted = wanted
     checks.check(changes)
@@ -83,7 +87,7 @@ def plan_document(
 
 
 def plan_version(environment: EnvironmentRef, version: str, caller: Caller) -> Planned:
-    return plan_document(environment, versions.document_of(environment, version), caller)
+    return plan_document(environment, versions.document_of(environment, version), caller, restores=version)
 
 
 def plan_merge(

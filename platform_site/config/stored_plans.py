@@ -37,6 +37,7 @@ def new(
     now: current.Parts,
     plan: Plan,
     merge: Mapping[str, Any] | None = None,
+    restores: str | None = None,
 ) -> StoredPlan:
     in_region, in_control = versions_of(now)
     return StoredPlan(
@@ -47,6 +48,7 @@ def new(
         document_text=exact_json.dumps(dict(document)),
         changes=changes_as_json(plan),
         merge=merge,
+        restores=restores,
         confirm=plan.confirm,
         version_in_region=in_region,
         version_in_control=in_control,

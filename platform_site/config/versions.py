@@ -1,7 +1,9 @@
 import zlib
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
+from django.db.models import Subquery
 from django.db.models.functions import Now
 
 from platform_site.config import current
@@ -14,9 +16,9 @@ from rows.migrate import versions as schema_versions
 MAX_VERSIONS: Final = 20
 
 
-def store(environment: EnvironmentRef, now: current.Parts) -> None:
-    """Store the configuration before a change, in the transaction of the change. Does nothing if its sources are too
-    large for a document."""
+def store(environment: EnvironmentRef, now: current.Parts, replaced_bases: Mapping[str, Any]) -> None:
+    """Store the configuration before a change, in the transaction of the change, with the merge bases that the change
+    replaces. Does nothing if its sources are too large for a document."""
     using = environment.cluster
     try:
         document = current.with_sources(environment, now)
@@ -28,6 +30,7 @@ def store(environment: EnvironmentRef, now: current.Parts) -> None:
         defaults={
             "schema_version": schema_versions.current(environment).version,
             "compressed_document": zlib.compress(exact_json.dumps(document).encode()),
+            "replaced_bases": replaced_bases or None,
             "created_at": Now(),
         },
     )
@@ -40,6 +43,17 @@ def stored_in(environment: EnvironmentRef) -> list[tuple[str, datetime, int]]:
     """Version, time and schema version of each, the newest first."""
     own = ConfigVersion.objects.using(environment.cluster).filter(environment_id=environment.environment_id)
     return list(own.order_by("-created_at", "-pk").values_list("version", "created_at", "schema_version"))
+
+
+def bases_of(environment: EnvironmentRef, version: str | None) -> dict[str, Any]:
+    """The merge bases when `version` was current, as far as changes since then replaced them."""
+    own = ConfigVersion.objects.using(environment.cluster).filter(environment_id=environment.environment_id)
+    since = own.filter(version=version).values("created_at")
+    changes = own.filter(created_at__gte=Subquery(since)).order_by("-created_at", "-pk")
+    bases: dict[str, Any] = {}
+    for replaced in changes.exclude(replaced_bases=None).values_list("replaced_bases", flat=True):
+        bases |= replaced
+    return bases
 
 
 def document_of(environment: EnvironmentRef, version: str) -> dict[str, Any]:

@@ -66,6 +66,15 @@ class TestOneSide:
         assert functions["new"]["timeout_ms"] == 1000
         assert pair.plan()["changes"] == pair.back()["changes"] == []
 
+    def test_going_back_before_a_reset_keeps_the_base_of_the_reset(self, pair: Pair, project: Project) -> None:
+        change_schema(pair.branch, lambda tables: tables.update(tags={"columns": {"name": {"type": "text"}}}))
+        merged = pair.merge()
+        path = f"/v1/projects/{project.pk}/environments/{pair.branch.id}/reset"
+        pair.production.call("POST", path, {"data": "none"})
+        assert pair.production.apply(pair.production.ask({"version": merged["version"]}).json).status == 200
+        plan = pair.plan()
+        assert (plan["changes"], [each["field"] for each in plan["warnings"]]) == ([], ["schema.tables.tags"])
+
     def test_changes_of_production_stay(self, pair: Pair) -> None:
         change_schema(pair.production, lambda tables: tables.update(tags={"columns": {"name": {"type": "text"}}}))
         pair.production.call("PUT", "/v1/functions/digest", {"source": "export default () => 3"})

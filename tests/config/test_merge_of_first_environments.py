@@ -157,6 +157,35 @@ def test_merges_in_both_directions_share_one_base(pair: Pair) -> None:
     assert MergeBase.objects.using(REGION).count() == 1
 
 
+def test_going_back_undoes_the_merge_for_the_next_one(pair: Pair) -> None:
+    put(pair.branch, notes=NOTES)
+    pair.merge()
+    change_schema(pair.branch, rename_title)
+    change_schema(pair.branch, lambda tables: tables["notes"]["columns"].update(kind={"type": "text", "null": True}))
+    pair.branch.call("PUT", "/v1/functions/new", {"source": SOURCE})
+    merged = pair.merge()
+    schema, now = schema_of(pair.production), pair.plan()
+    back = pair.production.ask({"version": merged["version"]}).json
+    assert pair.production.apply(back).status == 200
+    assert "kind" not in schema_of(pair.production)["notes"]["columns"]
+    again = pair.plan()
+    assert (paths(again), again["conflicts"], again["warnings"]) == (paths(merged), [], merged["warnings"])
+    forward = pair.production.ask({"version": back["version"]}).json
+    assert pair.production.apply(forward).status == 200
+    assert (schema_of(pair.production), pair.plan()["changes"]) == (schema, now["changes"])
+    branch = {"token": pair.branch.token, "environment": pair.branch.id}
+    pair.branch.api.request("DELETE", "/v1/functions/new", **branch)
+    assert pair.plan()["confirm"] == ["functions.new"], "the base moved with the configuration"
+
+
+def test_going_back_before_the_first_merge(pair: Pair) -> None:
+    put(pair.branch, notes=NOTES, tags={"columns": {"name": {"type": "text"}}})
+    merged = pair.merge()
+    assert pair.production.apply(pair.production.ask({"version": merged["version"]}).json).status == 200
+    assert "tags" not in schema_of(pair.production)
+    assert paths(pair.plan()) == {"create table tags"}
+
+
 def test_settings_for_development_do_not_reach_production(pair: Pair) -> None:
     put(pair.branch, notes=NOTES)
     before = pair.production.config("?parts=auth,origins")["config"]

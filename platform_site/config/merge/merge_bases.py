@@ -1,6 +1,7 @@
 """The common base of two environments: the branch at its creation, then the source of each merge. A project's first two
 environments began empty, so that their first base is empty and nothing that only one of them has is removed."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +9,7 @@ from django.db.models import Q
 
 from platform_site.config import current
 from platform_site.config.merge.merged_schema import Names
-from platform_site.config.models import MergeBase
+from platform_site.config.models import ConfigVersion, MergeBase
 from platform_site.http.errors import Conflict
 from platform_site.identity.callers import EnvironmentRef
 from projects.models import Environment
@@ -29,7 +30,7 @@ class Base:
 
 def follow_branch(*, source: EnvironmentRef, target: EnvironmentRef, using: str, **_: Any) -> None:
     """In the copying transaction. The copies are the base: some differ on purpose, such as disabled webhooks."""
-    MergeBase.objects.using(using).update_or_create(
+    is_reset = not MergeBase.objects.using(using).update_or_create(
         environment_id=target.environment_id,
         other_id=source.environment_id,
         defaults={
@@ -38,14 +39,33 @@ def follow_branch(*, source: EnvironmentRef, target: EnvironmentRef, using: str,
                 each.environment_id: {"version": schema_versions.current(each).version} for each in (source, target)
             },
         },
-    )
+    )[1]
+    if is_reset:  # older bases are of what the branch had before
+        pair = [source.environment_id, target.environment_id]
+        ConfigVersion.objects.using(using).filter(environment_id__in=pair).update(replaced_bases=None)
 
 
-def _of(one: EnvironmentRef, other: EnvironmentRef) -> Any:
-    pairs = Q(environment_id=one.environment_id, other_id=other.environment_id) | Q(
-        environment_id=other.environment_id, other_id=one.environment_id
+def _of(one: EnvironmentRef, other_id: str) -> Any:
+    pairs = Q(environment_id=one.environment_id, other_id=other_id) | Q(
+        environment_id=other_id, other_id=one.environment_id
     )
     return MergeBase.objects.using(one.cluster).filter(pairs)
+
+
+def stored(environment: EnvironmentRef, other_ids: Iterable[str]) -> dict[str, Any]:
+    """For `restore`. Of first environments without a merge, the empty base."""
+    found = {}
+    for other_id in other_ids:
+        values = _of(environment, other_id).values("parts", "names").first()
+        empty = {"parts": {}, "names": {each: {"version": 0} for each in (environment.environment_id, other_id)}}
+        found[other_id] = values or empty
+    return found
+
+
+def restore(environment: EnvironmentRef, bases: Mapping[str, Any]) -> None:
+    """Except those of branches that were deleted."""
+    for other_id, values in bases.items():
+        _of(environment, other_id).update(**values)
 
 
 def _began_empty(*environments: EnvironmentRef) -> bool:
@@ -54,7 +74,7 @@ def _began_empty(*environments: EnvironmentRef) -> bool:
 
 
 def find(one: EnvironmentRef, other: EnvironmentRef) -> Base:
-    found = _of(one, other).first()
+    found = _of(one, other.environment_id).first()
     began_empty = _began_empty(one, other)
     if found is not None:
         return Base(found.parts, found.names, None if began_empty else found.environment_id)
@@ -82,7 +102,7 @@ def move(target: EnvironmentRef, source: EnvironmentRef, parts: dict[str, Any], 
             source.environment_id: {"version": schema_versions.current(source).version},
         },
     }
-    if not _of(target, source).update(**values) and _began_empty(target, source):
+    if not _of(target, source.environment_id).update(**values) and _began_empty(target, source):
         # In one order, so that merges in both directions at the same time leave one base.
         first, second = sorted([target.environment_id, source.environment_id])
         MergeBase.objects.using(target.cluster).update_or_create(environment_id=first, other_id=second, defaults=values)
