@@ -279,7 +279,10 @@ def _to_sign_in(request: HttpRequest, *, ended: bool) -> HttpResponse:
     parameters = {"ended": "1"} if ended else {}
     if here and (is_by_htmx or request.method == "GET"):
         parameters["next"] = here
-    return go_to(request, f"{reverse('developer_console:sign-in')}?{urlencode(parameters)}")
+    url = f"{reverse('developer_console:sign-in')}?{urlencode(parameters)}"
+    if is_by_htmx and request.method == "POST":
+        return _on_the_same_page("console:ended", url, 401)
+    return go_to(request, url)
 
 
 def _is_by_htmx(request: HttpRequest) -> bool:
@@ -291,16 +294,20 @@ def go_to(request: HttpRequest, url: str) -> HttpResponse:
     return HttpResponse(headers={"HX-Redirect": url}) if _is_by_htmx(request) else redirect(url)
 
 
+def _on_the_same_page(event: str, text: str, status: int) -> HttpResponse:
+    """The page keeps the typed values, and its script shows the error at the form."""
+    shown = json.dumps({event: text})  # ASCII, as headers are
+    return HttpResponse(status=status, headers={"HX-Reswap": "none", "HX-Trigger": shown})
+
+
 def _refused(request: HttpRequest, refusal: ApiError) -> HttpResponse:
     if refusal.status == 401:
         response = _to_sign_in(request, ended=True)
         session.end(response)
         return response
     if _is_by_htmx(request) and (refusal.status == 429 or refusal.status >= 500):
-        # The page keeps the typed values, and its script shows the error at the form.
         text = f"{refusal.text} What you typed is still here. Try again later."
-        shown = json.dumps({"console:refused": text})  # ASCII, as headers are
-        return HttpResponse(status=refusal.status, headers={"HX-Reswap": "none", "HX-Trigger": shown})
+        return _on_the_same_page("console:refused", text, refusal.status)
     return render(
         request, "console/refused.html", {"refusal": refusal, "request_id": current_request_id()}, status=refusal.status
     )

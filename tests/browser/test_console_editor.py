@@ -103,6 +103,48 @@ def test_a_form_without_an_answer_keeps_its_values(
 
 
 @pytest.mark.parametrize(("width", "theme"), [(WIDE, "light"), (NARROW, "dark")])
+def test_a_source_outlives_the_session(
+    window: Callable[..., Page], served: Up, browser_errors: list[str], width: int, theme: str
+) -> None:
+    page = window(width=width, theme=theme)
+    base = enter_console(page, served)
+    page.goto(f"{base}functions/sum")
+    source = page.get_by_label("Source", exact=True)
+    before = source.input_value()
+    source.press_sequentially("// edited")
+    edited = source.input_value()
+    page.context.clear_cookies(name="console_session")
+    page.get_by_role("button", name="Deploy").click()
+    problem = page.get_by_text("Your session has ended.")
+    expect(problem).to_be_in_viewport()
+    save_screenshot(page, f"session-ended-{width}-{theme}")
+    assert findings(page) == []
+    with page.context.expect_page() as opened:
+        page.get_by_role("link", name="Sign in in another tab").click()
+    other = opened.value
+    other.get_by_label("Email").fill(served.facts["account"]["email"])
+    other.get_by_label("Password").fill(served.facts["account"]["password"])
+    other.get_by_role("button", name="Sign in").click()
+    other.wait_for_url(f"{base}functions/sum")
+    other.close()
+    expect(source).to_have_value(edited)
+    asked: list[Dialog] = []
+    page.once("dialog", lambda dialog: (asked.append(dialog), dialog.dismiss()))
+    page.get_by_role("link", name="Versions").click()
+    expect(source).to_have_value(edited)
+    assert asked, "it asks again before the page is left"
+    page.get_by_role("button", name="Deploy").click()
+    expect(problem).to_have_count(0)
+    expect(page.locator("main .notice").first).to_be_visible()
+    page.reload()
+    expect(source).to_have_value(edited)
+    source.fill(before)
+    page.get_by_role("button", name="Deploy").click()
+    expect(page.locator("main .notice").first).to_be_visible()
+    browser_errors[:] = [each for each in browser_errors if "a status of 401" not in each]
+
+
+@pytest.mark.parametrize(("width", "theme"), [(WIDE, "light"), (NARROW, "dark")])
 def test_too_many_requests_keep_what_was_typed(
     window: Callable[..., Page], served: Up, browser_errors: list[str], width: int, theme: str
 ) -> None:

@@ -408,6 +408,12 @@ def test_a_cell_without_an_answer_keeps_what_was_typed(
     expect(page.locator("td.editing .problem")).to_contain_text("cannot be reached")
     expect(field).to_have_value("typed")
     page.context.set_offline(False)
+    cookies = page.context.cookies()
+    page.context.clear_cookies(name="console_session")
+    field.press("Enter")
+    expect(page.locator("td.editing .problem")).to_contain_text("Your session has ended.")
+    expect(field).to_have_value("typed")
+    page.context.add_cookies(cookies)
     field.press("Enter")
     expect(page.locator("td.editing")).to_have_count(0)
     assert things.row(row_id)["name"] == "typed"

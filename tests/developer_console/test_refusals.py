@@ -25,6 +25,14 @@ def test_too_many_requests_leave_the_form_on_the_page(desk: Desk, settings: Any)
     assert not opened.has_header("HX-Trigger")
 
 
+def test_a_form_that_is_sent_after_the_session_leaves_the_page(desk: Desk) -> None:
+    desk.browser.cookies.pop("console_session")
+    sent = desk.post("settings", {"action": "rename", "name": "Other"}, headers=HTMX)
+    assert (sent.status_code, sent.content, sent["HX-Reswap"]) == (401, b"", "none")
+    assert json.loads(sent["HX-Trigger"])["console:ended"].startswith("/console/sign-in")
+    assert desk.get("settings", headers=HTMX)["HX-Redirect"].startswith("/console/sign-in")
+
+
 def test_what_is_not_found_keeps_the_menu_of_the_project(desk: Desk) -> None:
     for path in ("tables/nothing", "functions/nothing", "webhooks/wh_01m8naebk0fbt8gnh35x5ntwz9"):
         answer = desk.get(path)

@@ -92,21 +92,25 @@ function showUnsent(event) {
   problem.className = "problem";
   problem.setAttribute("role", "alert");
   problem.dataset.unsent = "";
-  const unreached = "The service cannot be reached. Your values are still here: try again.";
-  problem.textContent = event.type === "console:refused" ? event.detail.value : unreached;
+  problem.textContent = "The service cannot be reached. Your values are still here: try again.";
+  if (event.type === "console:refused") problem.textContent = event.detail.value;
+  if (event.type === "console:ended") {
+    const link = document.createElement("a");
+    Object.assign(link, { href: event.detail.value, target: "_blank", textContent: "Sign in in another tab" });
+    problem.replaceChildren("Your session has ended. What you typed is still here. ", link, ", then try again here.");
+  }
   from.after(problem);
   problem.scrollIntoView({ block: "nearest" });
 }
 
-for (const name of ["htmx:sendError", "htmx:timeout", "console:refused"]) document.addEventListener(name, showUnsent);
+const UNSENT = ["htmx:sendError", "htmx:timeout", "console:refused", "console:ended"];
+for (const name of UNSENT) document.addEventListener(name, showUnsent);
 document.addEventListener("htmx:beforeRequest", () => document.querySelector("[data-unsent]")?.remove());
 
 // The browser asks before it leaves a page with a source, a draft or a cell that is not saved.
 let isSending = false;
-document.addEventListener("htmx:beforeRequest", () => (isSending = true));
-for (const name of ["htmx:afterSwap", "htmx:sendError", "htmx:timeout"]) {
-  document.addEventListener(name, () => (isSending = false));
-}
+document.addEventListener("htmx:beforeRequest", (event) => (isSending = event.detail.requestConfig.verb !== "get"));
+for (const name of ["htmx:afterSwap", ...UNSENT]) document.addEventListener(name, () => (isSending = false));
 document.addEventListener("click", (event) => {
   if (event.target.closest("[data-discard]")) isSending = true;
 });

@@ -6,6 +6,7 @@ const grid = document.querySelector("table.grid");
 const AS_JSON = new Set(["integer", "float", "boolean", "json", "text[]"]);
 const REFUSALS = { 4: "You no longer have permission to do this.", 5: "The service is unavailable. Try again." };
 const TOO_MANY = "Too many requests. Try again in a moment.";
+const ENDED = "Your session has ended. Sign in in another tab, then try again here.";
 const IS_EXACT = typeof JSON.rawJSON === "function";
 
 // A number that a double cannot hold stays as it is written, so that JSON.stringify writes all its digits again.
@@ -27,7 +28,7 @@ async function send(method, id, body, etag) {
   } catch {
     return { status: 0, etag: null, text: "", error: { message: "The service cannot be reached. Try again." } };
   }
-  if (response.redirected || response.status === 401) location.reload();
+  if (response.redirected || response.status === 401) return { status: 401, etag: null, text: "", error: { message: ENDED } };
   const isJson = response.headers.get("Content-Type")?.startsWith("application/json");
   return {
     status: response.status,

@@ -57,9 +57,9 @@ async function sendPart(form, file, parts) {
   const body = new FormData(form);
   body.set("file", new File(parts, file.name));
   const response = await fetch(form.action, { method: "POST", headers: { Accept: "application/json" }, body });
-  if (response.redirected || response.status === 401) location.reload();
   const isJson = response.headers.get("Content-Type")?.startsWith("application/json");
-  if (!isJson) return { inserted: 0, rejected: [], skipped: [], stopped: `Not accepted (${response.status}).` };
+  const stopped = response.redirected ? ENDED : `Not accepted (${response.status}).`;
+  if (!isJson) return { inserted: 0, rejected: [], skipped: [], stopped };
   return response.json();
 }
 
