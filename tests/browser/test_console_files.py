@@ -50,6 +50,12 @@ def test_a_large_file_is_imported_in_parts(
         page.get_by_role("button", name="Columns and files").click()
     page.get_by_label("CSV or NDJSON file").set_input_files(file)
     page.get_by_role("button", name="Import").click()
+    expect(page.locator("#file-progress label")).to_have_text(re.compile(r"[1-9]\d* rows checked, \d rejected"))
+    expect(page.locator("#file-report")).to_contain_text("Nothing is imported yet: 2 rows would be rejected.")
+    save_screenshot(page, f"import-check-{width}-{theme}")
+    assert findings(page) == []
+    expect(page.locator(".grid tbody tr[data-id]")).to_have_count(0)
+    page.get_by_role("button", name=f"Import the {LINES - 2} valid rows").click()
     expect(page.get_by_role("progressbar")).to_be_visible()
     expect(page.locator("#file-progress label")).to_have_text(re.compile(r"[1-9]\d* rows imported, \d rejected"))
     save_screenshot(page, f"import-progress-{width}")

@@ -8,15 +8,15 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 
 from platform_site.developer_console.tables import files
-from tests.developer_console.conftest import Desk, without_token
+from tests.developer_console.conftest import Desk, desk_at, without_token
 from tests.rows.conftest import Tracker
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 
 
-def send(desk: Desk, name: str, content: bytes) -> Any:
-    upload = SimpleUploadedFile(name, content)
-    return desk.post("tables/tasks/import", {"file": upload}, headers={"Accept": "application/json"})
+def send(desk: Desk, name: str, content: bytes, table: str = "tasks", **fields: str) -> Any:
+    values = {"file": SimpleUploadedFile(name, content), **fields}
+    return desk.post(f"tables/{table}/import", values, headers={"Accept": "application/json"})
 
 
 def titles(tracker: Tracker) -> list[str]:
@@ -48,6 +48,28 @@ def test_bad_lines_are_reported_and_the_others_stay(tracker: Tracker, desk: Desk
     assert report["rejected"][0][1] == "is not a JSON object"
     assert report["rejected"][2][1].startswith("points:")
     assert titles(tracker) == ["good", "too"]
+
+
+def test_a_check_reports_bad_lines_and_imports_nothing(tracker: Tracker, desk: Desk) -> None:
+    taken = tracker.post("owner", "/rows/tasks", {"title": "one"}).json["id"]
+    file = f"id,title,points\n,two,1\n{taken},three,1\nfour,four,1\nfour,five,1\n,six,many\n".encode()
+    for _ in range(2):
+        report = send(desk, "x.csv", file, check="1").json()
+        assert (report["inserted"], [line for line, _ in report["rejected"]]) == (2, [3, 5, 6])
+        assert titles(tracker) == ["one"]
+    assert send(desk, "x.csv", file).json() == report
+    assert titles(tracker) == ["four", "one", "two"]
+
+
+def test_a_check_takes_references_within_a_table_as_valid(make_tracker: Callable[..., Tracker]) -> None:
+    columns = {"title": {"type": "text"}, "parent": {"type": "reference", "to": "nodes", "null": True}}
+    tracker = make_tracker({"tables": {"nodes": {"columns": columns}}})
+    desk = desk_at(tracker)
+    rows = [{"id": f"n{number}", "title": "", "parent_id": f"n{number - 1}"} for number in range(1, 130)]
+    lines = [json.dumps(row).encode() for row in [{"id": "n0", "title": ""}, *rows, {"title": 1, "parent_id": "x"}]]
+    report = send(desk, "x.ndjson", b"\n".join(lines), "nodes", check="1").json()
+    assert (report["inserted"], [line for line, _ in report["rejected"]]) == (130, [131])
+    assert send(desk, "x.ndjson", b"\n".join(lines), "nodes").json() == report
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"\n\n", b"[" * 5000])

@@ -2,10 +2,12 @@
 
 import codecs
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from django.db import transaction
 from django.http import HttpResponse, JsonResponse
 from django.views.decorators.http import require_POST, require_safe
 
@@ -77,6 +79,7 @@ def _ndjson(rows: list[dict[str, Any]]) -> str:
 @dataclass
 class Report:
     inserted: int = 0
+    """Of a check: that can be inserted."""
     rejected: list[tuple[int, str]] = field(default_factory=list)
     """Line numbers and reasons."""
     stopped: str | None = None
@@ -86,11 +89,18 @@ class Report:
 @require_POST
 @page("tables")
 def upload(console: Console, table: str) -> HttpResponse:
-    """Insert the rows of a file. Refused lines are reported. Scripts get JSON, with line numbers of the part."""
+    """Insert the rows of a file. Refused lines are reported. Scripts get JSON, with line numbers of the part; they ask
+    for a check first, and then for the valid lines. Without scripts, a file with a refused line is not imported."""
     found, columns = chosen_table(console, table)
-    report = _import(console, table, columns)
-    if console.request.headers.get("Accept") == "application/json":
+    is_by_script = console.request.headers.get("Accept") == "application/json"
+    is_check = "check" in console.request.POST or not is_by_script
+    report = _import(console, table, columns, is_check=is_check)
+    if is_by_script:
         return JsonResponse(asdict(report))
+    if report.rejected or report.stopped:
+        report.inserted = 0
+    else:
+        report = _import(console, table, columns, is_check=False)
     context = grid(console, table, found, columns) | {"report": report}
     return console.render("console/table.html", context)
 
@@ -98,9 +108,11 @@ def upload(console: Console, table: str) -> HttpResponse:
 Rows = Iterator[tuple[int, dict[str, Any]]]
 
 
-def _import(console: Console, table: str, columns: list[Column]) -> Report:
+def _import(console: Console, table: str, columns: list[Column], *, is_check: bool) -> Report:
     report = Report()
     file = console.request.FILES.get("file")
+    if file:
+        file.seek(0)
     lines = file.read().removeprefix(codecs.BOM_UTF8).splitlines(keepends=True) if file else []
     is_ndjson = file is not None and (file.name or "").lower().endswith((".ndjson", ".jsonl"))
     try:
@@ -109,11 +121,22 @@ def _import(console: Console, table: str, columns: list[Column]) -> Report:
         report.stopped = str(error)
         return report
     deadline = time.monotonic() + MAX_SECONDS
+    # A check cannot see the rows of other transactions, to which these columns may refer.
+    unchecked = {column.key for column in columns if is_check and column.target == table}
     for at in range(0, len(rows), _AT_ONCE):
-        if not _insert(console, table, rows[at : at + _AT_ONCE], report, deadline):
-            break
+        # Short transactions: others wait for the values that one of them has taken.
+        with _rolled_back(console.ref.cluster) if is_check else nullcontext():
+            if not _insert(console, table, rows[at : at + _AT_ONCE], report, deadline, unchecked):
+                break
     report.rejected.sort()
     return report
+
+
+@contextmanager
+def _rolled_back(using: str) -> Iterator[None]:
+    with transaction.atomic(using=using):
+        yield
+        transaction.set_rollback(True, using=using)
 
 
 def _of_csv(lines: list[bytes], columns: list[Column], report: Report) -> Rows:
@@ -167,7 +190,12 @@ def _of_ndjson(lines: list[bytes], report: Report) -> Rows:
 
 
 def _insert(
-    console: Console, table: str, rows: list[tuple[int, dict[str, Any]]], report: Report, deadline: float
+    console: Console,
+    table: str,
+    rows: list[tuple[int, dict[str, Any]]],
+    report: Report,
+    deadline: float,
+    unchecked: Collection[str],
 ) -> bool:
     """Insert rows in one call or, if that is refused, one by one. False: stop."""
     if time.monotonic() >= deadline:
@@ -180,7 +208,10 @@ def _insert(
             report.stopped = f"Stopped at line {rows[0][0]}: {refusal.text}"
             return False
         if len(rows) > 1:
-            return all(_insert(console, table, [each], report, deadline) for each in rows)
+            return all(_insert(console, table, [each], report, deadline, unchecked) for each in rows)
+        if refusal.fields and all(each.code == "no_such_row" and each.field in unchecked for each in refusal.fields):
+            report.inserted += 1
+            return True
         reasons = [f"{each.field}: {each.message}" for each in refusal.fields]
         report.rejected.append((rows[0][0], " ".join(reasons) or refusal.text))
         return True

@@ -53,9 +53,10 @@ async function headerOf(file) {
   return end < 0 ? new Uint8Array() : bytes.slice(0, end + 1);
 }
 
-async function sendPart(form, file, parts) {
+async function sendPart(form, file, parts, isCheck) {
   const body = new FormData(form);
   body.set("file", new File(parts, file.name));
+  if (isCheck) body.set("check", "1");
   const response = await fetch(form.action, { method: "POST", headers: { Accept: "application/json" }, body });
   const isJson = response.headers.get("Content-Type")?.startsWith("application/json");
   const stopped = response.redirected ? ENDED : `Not accepted (${response.status}).`;
@@ -63,7 +64,8 @@ async function sendPart(form, file, parts) {
   return response.json();
 }
 
-async function importFile(form, file) {
+// A check counts as `inserted` the rows that an import would insert.
+async function sendFile(form, file, isCheck) {
   const isCsv = !/\.(ndjson|jsonl)$/i.test(file.name);
   const header = isCsv ? await headerOf(file) : new Uint8Array();
   const total = { inserted: 0, rejected: [], skipped: [], stopped: null };
@@ -71,15 +73,16 @@ async function importFile(form, file) {
   isStopped = false;
   if (!file.size) total.stopped = "The file is empty.";
   for (let [start, size] = [0, FIRST_PART]; start < file.size && !total.stopped; size = Math.min(size * 2, PART)) {
-    ownUntil = Infinity;
-    showProgress(`${countOf(total.inserted)} imported, ${total.rejected.length} rejected`, start / file.size);
+    if (!isCheck) ownUntil = Infinity;
+    const done = isCheck ? `${countOf(total.inserted)} checked` : `${countOf(total.inserted)} imported`;
+    showProgress(`${done}, ${total.rejected.length} rejected`, start / file.size);
     const part = await partOf(file, start, isCsv, size);
     if (!part) {
       total.stopped = `Stopped after line ${linesBefore}: a record is longer than 1 MB.`;
       break;
     }
     const hasHeader = isCsv && start > 0;
-    const answer = await sendPart(form, file, hasHeader ? [header, part.bytes] : [part.bytes]);
+    const answer = await sendPart(form, file, hasHeader ? [header, part.bytes] : [part.bytes], isCheck);
     total.inserted += answer.inserted;
     total.skipped = [...new Set([...total.skipped, ...answer.skipped])];
     for (const [line, reason] of answer.rejected) total.rejected.push([line + linesBefore - (hasHeader ? 1 : 0), reason]);
@@ -93,13 +96,16 @@ async function importFile(form, file) {
   return total;
 }
 
-function showReport(total, name) {
+// Of an import; or of a check that refuses rows, with `importValid` to import the others.
+function showReport(total, name, importValid) {
   const box = document.createElement("div");
   box.className = total.rejected.length || total.stopped ? "problem" : "notice";
   const summary = document.createElement("p");
   const counts = `${countOf(total.inserted)} imported, ${total.rejected.length} rejected.`;
+  const refused = `Nothing is imported yet: ${countOf(total.rejected.length)} would be rejected.`;
+  const checked = total.stopped ? "Nothing is imported." : refused;
   const isNothing = !total.inserted && !total.rejected.length;
-  summary.textContent = [isNothing ? "" : counts, total.stopped ?? ""].join(" ").trim();
+  summary.textContent = [isNothing ? "" : importValid ? checked : counts, total.stopped ?? ""].join(" ").trim();
   box.append(summary);
   if (total.skipped.length) {
     const skipped = document.createElement("p");
@@ -123,9 +129,15 @@ function showReport(total, name) {
     const all = button(total.rejected.length === 1 ? "Download the reason" : `Download all ${total.rejected.length} reasons`, () =>
       download(`${name}.rejected.csv`, [`${lines.join("\r\n")}\r\n`]),
     );
-    box.append(list, all);
+    const tools = document.createElement("div");
+    tools.className = "tools";
+    if (importValid && total.inserted && !total.stopped) {
+      tools.append(button(`Import the ${countOf(total.inserted, "valid row")}`, importValid, "primary"));
+    }
+    tools.append(all);
+    box.append(list, tools);
   }
-  if (total.inserted && location.search) {
+  if (total.inserted && location.search && !importValid) {
     const link = document.createElement("a");
     link.href = location.pathname;
     link.textContent = "Show the rows without the filter";
@@ -162,23 +174,38 @@ async function exportFile(link) {
   showStatus(cursor ? `Stopped after ${rows} rows. No file was saved.` : `${rows} rows exported.`, Boolean(cursor));
 }
 
-progress.querySelector("[data-stop]").addEventListener("click", () => (isStopped = true));
-document.querySelector("[data-import]")?.addEventListener("submit", async (event) => {
-  event.preventDefault();
-  const form = event.target;
-  const file = form.elements.file.files[0];
-  const submit = form.querySelector("button");
-  submit.disabled = true;
-  report.replaceChildren();
+async function importFile(form, file) {
   try {
-    showReport(await importFile(form, file), file.name);
+    const total = await sendFile(form, file, false);
+    showReport(total, file.name);
     await reloadRows(10_000).catch(() => showLiveState("The table has changed.", true));
   } catch {
     showStatus("The connection was lost. Complete parts are imported: compare the rows before you repeat.");
-    progress.hidden = true;
     ownUntil = 0;
   }
+}
+
+async function checkAndImport(form, file) {
+  const checked = await sendFile(form, file, true).catch(() => null);
+  if (!checked) showStatus("The connection was lost. Nothing is imported.");
+  else if (!checked.rejected.length && !checked.stopped) await importFile(form, file);
+  else showReport(checked, file.name, () => runAlone(form, importFile, file));
+}
+
+// One check or import at a time.
+async function runAlone(form, action, file) {
+  const submit = form.querySelector("button");
+  submit.disabled = true;
+  report.replaceChildren();
+  await action(form, file);
+  progress.hidden = true;
   submit.disabled = false;
+}
+
+progress.querySelector("[data-stop]").addEventListener("click", () => (isStopped = true));
+document.querySelector("[data-import]")?.addEventListener("submit", (event) => {
+  event.preventDefault();
+  runAlone(event.target, checkAndImport, event.target.elements.file.files[0]);
 });
 for (const link of document.querySelectorAll("[data-export]")) {
   link.addEventListener("click", (event) => {
