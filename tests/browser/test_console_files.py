@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.support.browser import NARROW, WIDE, enter_console, in_a_browser, owner, save_screenshot
 from tests.support.browser import browser as browser
@@ -87,6 +87,35 @@ def test_a_file_without_rows_says_so(window: Callable[..., Page], served: Up, tm
         page.get_by_label("CSV or NDJSON file").set_input_files(file)
         page.get_by_role("button", name="Import").click()
         expect(page.locator("#file-report")).to_have_text(said)
+
+
+def test_the_browser_asks_before_an_import_is_stopped(window: Callable[..., Page], served: Up, tmp_path: Path) -> None:
+    page = window()
+    page.goto(enter_console(page, served) + "tables/tasks")
+    file = tmp_path / "tasks.ndjson"
+    file.write_text("{}")
+    sent: list[Route] = []
+    asked: list[str] = []
+    report = {"inserted": 1, "rejected": [], "skipped": [], "stopped": None}
+    page.route("**/import", lambda route: sent.append(route))
+    page.on("dialog", lambda dialog: (asked.append(dialog.type), dialog.dismiss()))
+    page.get_by_label("CSV or NDJSON file").set_input_files(file)
+    page.get_by_role("button", name="Import").click()
+    expect(page.locator("#file-progress label")).to_have_text("0 rows checked, 0 rejected")
+    while not sent:
+        page.wait_for_timeout(50)
+    sent.pop().fulfill(json=report)
+    expect(page.locator("#file-progress label")).to_have_text("0 rows imported, 0 rejected")
+    while not sent:
+        page.wait_for_timeout(50)
+    page.get_by_role("link", name="Logs").click()
+    expect(page.get_by_role("progressbar")).to_be_visible()
+    assert asked == ["beforeunload"]
+    sent.pop().fulfill(json=report)
+    expect(page.locator("#file-report")).to_have_text("1 row imported, 0 rejected.")
+    page.get_by_role("link", name="Logs").click()
+    page.wait_for_url("**/logs")
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize(("width", "theme"), [(WIDE, "light"), (NARROW, "dark")])

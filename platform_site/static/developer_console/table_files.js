@@ -9,6 +9,7 @@ const SHOWN = 100; // rejected lines
 const progress = document.getElementById("file-progress");
 const report = document.getElementById("file-report");
 let isStopped = false;
+let isImporting = false; // parts would be missing if the page were left
 
 function showProgress(text, done) {
   progress.hidden = false;
@@ -175,8 +176,9 @@ async function exportFile(link) {
 }
 
 async function importFile(form, file) {
+  isImporting = true;
   try {
-    const total = await sendFile(form, file, false);
+    const total = await sendFile(form, file, false).finally(() => (isImporting = false));
     showReport(total, file.name);
     await reloadRows(10_000).catch(() => showLiveState("The table has changed.", true));
   } catch {
@@ -206,6 +208,9 @@ progress.querySelector("[data-stop]").addEventListener("click", () => (isStopped
 document.querySelector("[data-import]")?.addEventListener("submit", (event) => {
   event.preventDefault();
   runAlone(event.target, checkAndImport, event.target.elements.file.files[0]);
+});
+window.addEventListener("beforeunload", (event) => {
+  if (isImporting) event.preventDefault();
 });
 for (const link of document.querySelectorAll("[data-export]")) {
   link.addEventListener("click", (event) => {
