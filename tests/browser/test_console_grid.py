@@ -454,6 +454,62 @@ def test_a_condition_has_the_control_of_its_column(window: Callable[..., Page], 
     assert findings(page) == []
 
 
+def test_a_condition_without_a_whole_value_is_not_added(window: Callable[..., Page], things: Things) -> None:
+    page = window()
+    things.open(page)
+    where, value = page.get_by_label("Filter (JSON)"), page.get_by_label("Value")
+    for key, typed in (("due", "12"), ("due", ""), ("size", ""), ("done", ""), ("box_id", "")):
+        page.get_by_label("Column", exact=True).select_option(key)
+        if typed:
+            value.press_sequentially(typed)
+        page.get_by_role("button", name="Add condition").click()
+        expect(value).to_be_focused()
+        expect(where).to_have_value("")
+    page.get_by_label("Column", exact=True).select_option("due")
+    value.fill("2026-12-01")
+    page.get_by_role("button", name="Add condition").click()
+    expect(where).to_have_value('{"due":{"$eq":"2026-12-01"}}')
+
+
+def test_a_time_without_a_zone_is_in_utc(window: Callable[..., Page], things: Things) -> None:
+    row_id = things.add(name="a")
+    page = window()
+    things.open(page)
+    seen = cell(page, row_id, "seen")
+    seen.focus()
+    for typed, shown in (("2026-12-01 14:00:00", "14:00:00"), ("2026-12-01T15:30", "15:30:00")):
+        paste(page, typed)
+        expect(seen.locator(".cell")).to_have_text(f"2026-12-01 {shown}")
+        assert things.row(row_id)["seen"] == f"2026-12-01T{shown}.000000Z"
+
+
+def test_a_new_row_that_is_not_inserted_is_not_lost(window: Callable[..., Page], things: Things) -> None:
+    box = things.call("post", "/v1/rows/boxes", json={"name": "Blue box"})["id"]
+    page = window()
+    things.open(page)
+    dialog, asked = page.locator("#new-row"), []
+    page.on("dialog", lambda each: (asked.append(each.type), each.dismiss()))
+    page.get_by_role("button", name="New row").click()
+    dialog.get_by_label("name").fill("typed")
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    page.get_by_role("link", name="Logs").click()
+    page.get_by_role("button", name="New row").click()
+    assert asked == ["beforeunload"]
+    expect(dialog.get_by_label("name")).to_have_value("typed")
+    dialog.get_by_label("box_id").fill("blue")
+    expect(dialog.locator("[role=option][aria-selected=true]")).to_have_text(f"Blue box {box}")
+    dialog.get_by_label("box_id").press("Enter")
+    dialog.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="New row").click()
+    expect(dialog.get_by_label("name")).to_have_value("")
+    dialog.get_by_label("name").fill("other")
+    dialog.get_by_role("button", name="Insert").click()
+    expect(page.locator("td[data-key=name]")).to_have_text(["other"])
+    assert [row["box_id"] for row in things.call("get", "/v1/rows/things")["data"]] == [None], "not the box before"
+    assert asked == ["beforeunload"], "an inserted row is saved"
+
+
 def test_enter_adds_a_condition_and_shows_its_rows(window: Callable[..., Page], things: Things) -> None:
     for name in ("a", "b"):
         things.add(name=name)

@@ -126,7 +126,7 @@ function isUnsaved() {
   const edited = [...document.querySelectorAll("textarea[data-editor]")].some((each) => each.value !== each.defaultValue);
   const cell = document.querySelector("td.editing");
   const isTable = [...document.querySelectorAll(".add-table :is(input, textarea)")].some((each) => each.value);
-  const isPart = [...document.querySelectorAll(".part-form :is(input, textarea, select)")].some(isEdited);
+  const isPart = [...document.querySelectorAll(":is(.part-form, #new-row) :is(input, textarea, select)")].some(isEdited);
   return edited || isTable || isPart || document.querySelector("[data-draft]") !== null || (cell !== null && isChanged(cell));
 }
 

@@ -49,6 +49,7 @@ function messageOf(error, key) {
 
 // The JSON text of a value of this column. What cannot be read as JSON is sent as text, for the API to refuse.
 function jsonText(type, text) {
+  if (type === "timestamp") return JSON.stringify(inUtc(text));
   if (!AS_JSON.has(type)) return JSON.stringify(text);
   try {
     JSON.parse(text);
@@ -58,11 +59,16 @@ function jsonText(type, text) {
   }
 }
 
-// The text of a control, or the id of what was chosen in it. Times are edited in UTC.
+// A time without a zone is in UTC, as times are shown and edited.
+function inUtc(text) {
+  const local = /^\s*(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d)(:\d\d(?:\.\d+)?)?\s*$/;
+  return text.replace(local, (_, date, time, seconds = ":00") => `${date}T${time}${seconds}Z`);
+}
+
+// The text of a control, or the id of what was chosen in it.
 function valueIn(input) {
   if (input.dataset.id !== undefined) return input.dataset.id;
-  const isTime = input.type === "datetime-local" && input.value;
-  return isTime ? `${input.value}${input.value.length === 16 ? ":00" : ""}Z` : input.value;
+  return input.type === "datetime-local" ? inUtc(input.value) : input.value;
 }
 
 function show(cell, value) {
@@ -178,6 +184,11 @@ function enableDelete() {
   grid.querySelector("[data-select-all]").checked = count > 0 && count === boxes.length;
 }
 
+function empty(form) {
+  form.reset();
+  for (const input of form.querySelectorAll("[data-id]")) delete input.dataset.id;
+}
+
 async function insert(event) {
   event.preventDefault();
   const form = event.target;
@@ -190,7 +201,10 @@ async function insert(event) {
     .filter(([, value]) => value !== "")
     .map(([field, value]) => `${JSON.stringify(field.dataset.field)}: ${jsonText(field.dataset.type, value)}`);
   const answer = await send("POST", null, `{${members.join(", ")}}`);
-  if (answer.status === 201) return location.reload();
+  if (answer.status === 201) {
+    empty(form);
+    return location.reload();
+  }
   submit.disabled = false;
   const error = errorOf(answer);
   const whole = form.querySelector("[data-new-row-problem]");
@@ -218,6 +232,7 @@ function showValueControl(builder) {
   input.setAttribute("aria-label", "Value");
   const url = isText ? null : pickerUrl(column.value, type);
   const place = builder.querySelector("[data-builder-value]");
+  for (const name of ["input", "blur"]) input.addEventListener(name, () => input.setCustomValidity(""));
   place.replaceChildren(url ? withPicker(input, url) : input);
   place.hidden = "operand" in operator.selectedOptions[0].dataset;
 }
@@ -233,6 +248,10 @@ async function addCondition(builder) {
   const operator = builder.querySelector("[data-builder-operator]").selectedOptions[0];
   const input = builder.querySelector("[data-builder-value]").querySelector("input, select, textarea");
   await pickers.get(input)?.takeSelected();
+  const { type } = column.selectedOptions[0].dataset;
+  const isMissing = !("operand" in operator.dataset) && type !== "text" && valueIn(input) === "";
+  input.setCustomValidity(isMissing ? "Enter a value." : "");
+  if (!input.reportValidity()) return false;
   const where = document.getElementById("where");
   let conditions;
   try {
@@ -241,7 +260,7 @@ async function addCondition(builder) {
     where.setCustomValidity("This is not JSON. Correct it or clear it first.");
     return where.reportValidity();
   }
-  const operand = operandOf(column.selectedOptions[0].dataset.type, operator, valueIn(input));
+  const operand = operandOf(type, operator, valueIn(input));
   const known = conditions[column.value];
   const isObject = known !== null && typeof known === "object" && !Array.isArray(known) && !JSON.isRawJSON?.(known);
   conditions[column.value] = { ...(isObject ? known : known === undefined ? {} : { $eq: known }), [operator.value]: operand };
@@ -259,7 +278,10 @@ if (grid.hasAttribute("data-editable")) {
   document.querySelector("[data-delete-rows]").addEventListener("click", deleteSelected);
   const dialog = document.getElementById("new-row");
   document.querySelector("[data-new-row]").addEventListener("click", () => dialog.showModal());
-  dialog.querySelector("[data-close]").addEventListener("click", () => dialog.close());
+  dialog.querySelector("[data-close]").addEventListener("click", () => {
+    empty(dialog.querySelector("form"));
+    dialog.close();
+  });
   dialog.querySelector("form").addEventListener("submit", insert);
 }
 const builder = document.querySelector("[data-builder]");
