@@ -15,6 +15,7 @@ from tests.support.browser import window as window
 from tests.support.console_checks import findings, fits
 from tests.support.console_grid import Things, cell, forget, paste
 from tests.support.console_grid import things as things
+from tests.support.keyboard import Keyboard
 
 pytestmark = in_a_browser
 
@@ -325,6 +326,19 @@ def test_widths_of_columns_stay(window: Callable[..., Page], things: Things) -> 
     page.mouse.move(700, 300)
     page.mouse.up()
     assert json.loads(page.evaluate("Object.values(localStorage)[0]"))["name"] != after
+
+
+def test_the_rows_are_two_tabs_away(window: Callable[..., Page], things: Things) -> None:
+    row_id = things.add(name="a")
+    page = window()
+    things.open(page)
+    keyboard = Keyboard(page)
+    keyboard.press("Tab")
+    keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the rows")).to_be_focused()
+    save_screenshot(page, "grid-skip")
+    keyboard.press("Enter")
+    expect(cell(page, row_id, "name")).to_be_focused()
 
 
 def test_columns_are_hidden_and_skipped(window: Callable[..., Page], things: Things) -> None:

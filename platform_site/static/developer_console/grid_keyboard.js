@@ -137,6 +137,11 @@ if (grid.hasAttribute("data-editable")) {
     if (event.target.matches('td[data-key][tabindex="-1"]')) focusCell(event.target);
   });
   grid.addEventListener("keydown", onGridKey);
+  document.querySelector('.skip[href="#rows"]').addEventListener("click", (event) => {
+    const cell = keepTabStop();
+    if (cell) event.preventDefault();
+    focusCell(cell);
+  });
   document.addEventListener("copy", (event) => {
     const cell = document.activeElement;
     if (!cell.matches?.("table.grid td[data-key]") || String(getSelection())) return;
