@@ -328,6 +328,17 @@ def test_widths_of_columns_stay(window: Callable[..., Page], things: Things) -> 
     assert json.loads(page.evaluate("Object.values(localStorage)[0]"))["name"] != after
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_ids_leave_room_for_other_columns_on_a_phone(window: Callable[..., Page], things: Things, theme: str) -> None:
+    row_id = things.add(name="a row with a name")
+    page = window(width=NARROW, theme=theme)
+    things.open(page)
+    assert cell(page, row_id, "id").evaluate("each => each.offsetWidth") < NARROW / 3
+    expect(cell(page, row_id, "name").locator("bdi")).to_be_in_viewport(ratio=1)
+    save_screenshot(page, f"grid-ids-{NARROW}-{theme}")
+    assert findings(page) == []
+
+
 def test_the_rows_are_two_tabs_away(window: Callable[..., Page], things: Things) -> None:
     row_id = things.add(name="a")
     page = window()
