@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from platform_site.http.errors import ApiError, NotFound
+from platform_site.http.errors import ApiError, Conflict, NotFound
 from rows import services
 from rows.rules.principal import Principal
 from tests.support.tenants import ALICE, BOB, KEY, OPERATOR, OWNER, VIEWER, Tenant
@@ -731,6 +731,20 @@ def test_deleting_what_other_rows_hold_fast_is_a_conflict() -> None:
     tenant.delete(KEY, "notes", child)
     tenant.delete(KEY, "notes", parent)
     assert table(tenant) == []
+
+
+def test_more_rows_than_are_looked_for_hold_one_fast() -> None:
+    document = notes()
+    document["tables"]["notes"]["columns"]["parent"]["on_delete"] = "restrict"
+    tenant = Tenant(document).with_users(ALICE)
+    parent = tenant.put("notes", body="x", owner_id=ALICE.user_id)
+    tenant.raw(
+        "INSERT INTO {}.notes (id, body, owner_id, parent_id) SELECT 'n' || n, 'x', %s, %s FROM generate_series(1, 10002) n",
+        ALICE.user_id,
+        parent,
+    )
+    with pytest.raises(Conflict, match="deleted: at least 10,002 of notes."):
+        tenant.delete(KEY, "notes", parent)
 
 
 def test_too_many_rows_are_not_taken_along() -> None:

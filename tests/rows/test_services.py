@@ -570,7 +570,7 @@ def test_a_row_that_would_hold_fast_but_goes_along_is_no_hindrance() -> None:
     task = tenant.put("tasks", list_id=home)
     tenant.put("notes", task_id=task, list_id=home)
     loose = tenant.put("notes", list_id=home)
-    with pytest.raises(Conflict):
+    with pytest.raises(Conflict, match="deleted: 1 of notes."):
         tenant.delete(KEY, "lists", home)
     assert len(tenant.rows(KEY, "notes")) == 2
     tenant.delete(KEY, "notes", loose)
@@ -579,7 +579,8 @@ def test_a_row_that_would_hold_fast_but_goes_along_is_no_hindrance() -> None:
 
 
 def test_row_referenced_only_by_hidden_rows_is_refused_like_any_other() -> None:
-    """That there is such a row cannot be hidden from the refused caller; which table it is in can."""
+    """That there is such a row cannot be hidden from the refused caller; which table it is in can, if there is anything
+    in it that the caller does not see."""
     own = {"owner_id": "$user.id"}
     held = {"type": "reference", "to": "lists", "on_delete": "restrict"}
     tenant = Tenant(
@@ -591,16 +592,30 @@ def test_row_referenced_only_by_hidden_rows_is_refused_like_any_other() -> None:
                 },
                 "shown": {"columns": {"list": held}, "rules": {"user": {"read": {}}}},
                 "hidden": {"columns": {"list": held}},
+                "partly": {"columns": {"list": held}, "rules": {"user": {"read": {"where": {"id": "other"}}}}},
+                "masked": {"columns": {"list": held}, "rules": {"user": {"read": {"columns": ["id"]}}}},
+                "items": {"columns": {"list": {**held, "on_delete": "cascade"}}},
+                "notes": {"columns": {"item": {**held, "to": "items"}}, "rules": {"user": {"read": {}}}},
             }
         }
     ).with_users(ALICE, BOB)
     told = []
-    for table in ("shown", "hidden"):
+    for table in ("shown", "hidden", "partly", "masked"):
         home = tenant.put("lists", owner_id=ALICE.user_id)
         tenant.put(table, list_id=home)
         with pytest.raises(Conflict) as refused:
             tenant.delete(ALICE, "lists", home)
-        told.append(refused.value.body("req"))
+        told.append(refused.value.text)
         with pytest.raises(NotFound):  # who does not see the list learns nothing of what holds it
             tenant.delete(BOB, "lists", home)
-    assert told[0] == told[1]
+        with pytest.raises(Conflict, match=f"deleted: 1 of {table}."):
+            tenant.delete(KEY, "lists", home)
+    home = tenant.put("lists", owner_id=ALICE.user_id)
+    tenant.put("notes", item_id=tenant.put("items", list_id=home))
+    with pytest.raises(Conflict) as refused:
+        tenant.delete(ALICE, "lists", home)
+    text = "Other rows refer to this one and keep it from being deleted"
+    assert refused.value.text == f"{text}.", "the number of notes would be that of hidden items"
+    with pytest.raises(Conflict, match="deleted: 1 of notes."):
+        tenant.delete(KEY, "lists", home)
+    assert told == [f"{text}: 1 of shown.", *[f"{text}."] * 3]

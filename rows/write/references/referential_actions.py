@@ -31,11 +31,18 @@ def referring_columns(context: QueryContext, name: str) -> list[tuple[Table, Col
     ]
 
 
-def delete_with_referrers(context: QueryContext, table: Table, rows: Sequence[str]) -> None:
+def delete_with_referrers(
+    context: QueryContext, table: Table, rows: Sequence[str], *, names_tables: bool = True
+) -> None:
     """Delete locked rows, and delete or detach those that refer to them. Raises Conflict if another row restricts that,
-    or if more than MAX_CASCADE would be deleted or changed. A concurrent insert that refers to a locked row waits for
-    the lock, and fails when we are done; one that came before is found."""
-    deleted, detached = _find_referrers(context, table, rows)
+    with the number of such rows if `names_tables` and the role sees them, or if more than MAX_CASCADE would be deleted
+    or changed. A concurrent insert that refers to a locked row waits for the lock, and fails when we are done; one that
+    came before is found."""
+    deleted, detached, restricting = _find_referrers(context, table, rows)
+    if restricting:
+        own = {table.name: len(rows)}
+        between = [name for name, ids in deleted.items() if len(ids) > own.get(name, 0)]
+        raise _referenced_error(context, restricting if names_tables else {}, between)
     refresh_interests(context)
     for (child, column), found in detached.items():
         detach(context, child, column, [row_id for row_id in found if row_id not in deleted[child]])
@@ -47,12 +54,14 @@ _OrderedSet = dict[str, None]
 
 def _find_referrers(
     context: QueryContext, table: Table, rows: Sequence[str]
-) -> tuple[defaultdict[str, _OrderedSet], dict[tuple[str, str], _OrderedSet]]:
-    """The ids of the rows to delete, by table, and of those to detach, by table and column. All locked."""
+) -> tuple[defaultdict[str, _OrderedSet], dict[tuple[str, str], _OrderedSet], dict[str, str]]:
+    """The ids of the rows to delete, by table, and of those to detach, by table and column, all locked; and how many
+    restrict that, by table."""
     deleted: defaultdict[str, _OrderedSet] = defaultdict(dict)
     deleted[table.name].update(dict.fromkeys(rows))
     detached: defaultdict[tuple[str, str], _OrderedSet] = defaultdict(dict)
     referencing: defaultdict[str, set[str]] = defaultdict(set)
+    uncounted: set[str] = set()  # tables with more than were found
     budget = MAX_CASCADE
     waiting = [(table.name, list(rows))]
     while waiting:
@@ -60,10 +69,13 @@ def _find_referrers(
         for child, column in referring_columns(context, parent):
             # Rows that are to be deleted already may be found again. The limit allows for all of them, so that they
             # hide no others.
-            found = lock_referrers(context, child, column, parents, budget + 1 + len(deleted[child.name]))
+            most = budget + 1 + len(deleted[child.name])
+            found = lock_referrers(context, child, column, parents, most)
             fresh = [row_id for row_id in found if row_id not in deleted[child.name]]
             if column.on_delete == "restrict":
                 referencing[child.name].update(fresh)
+                if len(found) == most:
+                    uncounted.add(child.name)
                 continue
             budget -= len(fresh)
             if budget < 0:
@@ -74,13 +86,21 @@ def _find_referrers(
                 deleted[child.name].update(dict.fromkeys(fresh))
                 waiting.append((child.name, fresh))
     # A restricting row prevents nothing if it is deleted through another of its columns.
-    if any(found - deleted[child].keys() for child, found in referencing.items()):
-        raise _referenced_error()
-    return deleted, detached
+    restricting = {
+        child: f"{'at least ' if child in uncounted else ''}{len(left):,}"
+        for child, found in referencing.items()
+        if (left := found - deleted[child].keys())
+    }
+    return deleted, detached, restricting
 
 
-def _referenced_error() -> Conflict:
-    return Conflict("Other rows refer to this one and keep it from being deleted.")
+def _referenced_error(context: QueryContext, restricting: Mapping[str, str], between: Sequence[str] = ()) -> Conflict:
+    """Names the tables where nothing is hidden from the role, nor in those `between`: their rows refer to the deleted
+    one, and are referred to."""
+    seen = context.compiled.role_view(context.role_key).sees_everything
+    named = [f"{count} of {name}" for name, count in sorted(restricting.items()) if all(map(seen, (name, *between)))]
+    text = "Other rows refer to this one and keep it from being deleted"
+    return Conflict(f"{text}: {', '.join(named)}." if named else f"{text}.")
 
 
 def lock_referrers(context: QueryContext, table: Table, column: Column, targets: Sequence[str], most: int) -> list[str]:
@@ -106,7 +126,7 @@ def detach(context: QueryContext, table: str, column: str, rows: list[str]) -> N
         context.write(statement, event_values(context) | values_of_rows(rows))
     except IntegrityError as error:
         if sqlstates.sqlstate(error) == "23514":
-            raise _referenced_error() from error
+            raise _referenced_error(context, {}) from error
         raise
     if wants:
         for row_id in rows:

@@ -60,7 +60,7 @@ def _apply_batch(
 
 def _delete_or_detach(context: QueryContext, table: Table, column: Column, rows: list[str]) -> None:
     if column.on_user_delete == "delete":
-        delete_with_referrers(context, table, rows)
+        delete_with_referrers(context, table, rows, names_tables=False)  # the caller may not read rows
     else:
         detach(context, table.name, column.name, rows)
 
