@@ -188,8 +188,8 @@ class _Merging:
         is_reverted = reverts.exists()
         for path, ours in self.merger.kept.items():
             if ours is MISSING or (is_reverted and path.startswith("schema.")):
-                verb = "removed" if ours is MISSING else "changed"
-                message = f"Only this environment {verb} it, so this stays. To undo this, resolve it with `theirs`."
+                stays = "removed it, so it stays removed" if ours is MISSING else "changed it, so its value stays"
+                message = f"Only this environment {stays}. To merge it all the same, resolve it with `theirs`."
                 self.warnings.append(FieldError(path, "kept", message))
 
     def next_base(self) -> dict[str, Any]:
