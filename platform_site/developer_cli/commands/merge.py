@@ -67,9 +67,8 @@ def merge(
         )
     status, target = None, session.target_name(api)
     if not dry_run and (plan["changes"] or resolve):
-        names = f" This includes: {'; '.join(plan['confirm'])}." if plan["confirm"] else ""
-        confirm(f"Merge {output.count(len(plan['changes']), 'change')} from {source} into {target}?{names}", yes)
-        status = api.apply({"plan": plan["plan"], "confirm": plan["confirm"]})
+        changes = output.count(len(plan["changes"]), "change")
+        status = _apply(api, plan, f"Merge {changes} from {source} into {target}?", yes)
     if output.is_json():
         output.print_json({**plan, "environment": api.environment, "applied": status is not None, "status": status})
     elif status == "completing":
@@ -85,7 +84,7 @@ def revert(
     sql: Sql = False,
     environment: Environment = None,
 ) -> None:
-    """Give the environment the configuration again that it had before a merge.
+    """Give the environment the configuration that it had before a merge.
 
     Renames are reversed. Secrets and the values of dropped columns do not return."""
     api = session.environment_api(environment)
@@ -93,10 +92,8 @@ def revert(
     _show(plan, sql, empty="This is the configuration already.")
     is_applied = bool(not dry_run and plan["changes"])
     if is_applied:
-        names = f" This includes: {'; '.join(plan['confirm'])}." if plan["confirm"] else ""
-        count = output.count(len(plan["changes"]), "change")
-        confirm(f"Make {count} to {session.target_name(api)}, back to {version}?{names}", yes)
-        api.apply({"plan": plan["plan"], "confirm": plan["confirm"]})
+        changes = output.count(len(plan["changes"]), "change")
+        _apply(api, plan, f"Make {changes} to {session.target_name(api)}, back to {version}?", yes)
     if output.is_json():
         output.print_json({**plan, "environment": api.environment, "applied": is_applied})
     elif is_applied:
@@ -120,6 +117,13 @@ def _planned(api: Api, body: dict[str, Any]) -> Answer:
         if found is not None and not error.hint:
             error.hint = f"Change it in the source, or add --value '{found[0]}=JSON'."
         raise
+
+
+def _apply(api: Api, plan: Answer, question: str, yes: bool) -> str:
+    """Asks first, and names what must be confirmed. Returns the status."""
+    names = f" This includes: {'; '.join(plan['confirm'])}." if plan["confirm"] else ""
+    confirm(f"{question}{names}", yes)
+    return api.apply({"plan": plan["plan"], "confirm": plan["confirm"]})
 
 
 def _show(plan: Answer, sql: bool, *, empty: str = "There is nothing to merge.") -> None:
