@@ -6,7 +6,8 @@ from typing import Any
 from rows.schema.column_parser import COLUMN_NAME_ENDING
 
 
-def _mapping(value: Any) -> dict[str, Any]:
+def mapping(value: Any) -> dict[str, Any]:
+    """The object, or an empty one for anything else."""
     return value if isinstance(value, dict) else {}
 
 
@@ -19,28 +20,28 @@ def mark(part: dict[str, Any], old: str, new: str, current: Mapping[str, Any]) -
 
 
 def table(document: dict[str, Any], old: str, new: str) -> None:
-    for each in _mapping(document.get("tables")).values():
-        for column_ in _mapping(_mapping(each).get("columns")).values():
-            if _mapping(column_).get("to") == old:
+    for each in mapping(document.get("tables")).values():
+        for column_ in mapping(mapping(each).get("columns")).values():
+            if mapping(column_).get("to") == old:
                 column_["to"] = new
 
 
 def columns(table: dict[str, Any], new_names: Mapping[str, str]) -> None:
     """Rename columns (by their keys) where the rest of the table uses them."""
-    found = _mapping(table.get("columns"))
+    found = mapping(table.get("columns"))
     names = dict(new_names)
     for key, new in new_names.items():
-        if _mapping(found.get(key) or found.get(new)).get("type") in ("reference", "user"):
+        if mapping(found.get(key) or found.get(new)).get("type") in ("reference", "user"):
             names[key + COLUMN_NAME_ENDING] = new + COLUMN_NAME_ENDING
     for key in ("unique", "indexes"):
         entries = table.get(key)
         if isinstance(entries, list):
             table[key] = [_keys(entry, names) for entry in entries]
     for key in ("conditions", "checks"):
-        found = _mapping(table.get(key))
+        found = mapping(table.get(key))
         found.update({name: _condition(value, names) for name, value in found.items()})
-    for actions in _mapping(table.get("rules")).values():
-        found = _mapping(actions)
+    for actions in mapping(table.get("rules")).values():
+        found = mapping(actions)
         found.update({action: _rule(rule, names) for action, rule in found.items()})
 
 

@@ -2,8 +2,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from platform_site.developer_console.schema.parts import CONTAINERS, Part, mapping, table_of, title_of, value_of
+from platform_site.developer_console.schema.parts import CONTAINERS, Part, table_of, title_of, value_of
 from platform_site.http import exact_json
+from rows.schema.document_renames import mapping
 
 LINKS: Final = ("reference", "user")
 _MAX_LENGTH: Final = 160

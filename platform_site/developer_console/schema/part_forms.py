@@ -7,10 +7,11 @@ from typing import Any, Final
 
 from platform_site.developer_console.forms import Field, Form, fingerprint, invalid, json_of, lines_of, words
 from platform_site.developer_console.schema import rule_forms
-from platform_site.developer_console.schema.parts import Part, mapping, put, table_of, value_of
+from platform_site.developer_console.schema.parts import Part, put, table_of, value_of
 from platform_site.http import exact_json
 from platform_site.http.errors import PreconditionFailed
 from rows.schema import document_renames
+from rows.schema.document_renames import mapping
 from rows.schema.formats import FORMATS
 from rows.schema.model import SQL_TYPES
 from rows.schema.user_fields import USER_FIELDS

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from platform_site.developer_console.forms import invalid
 from platform_site.http import exact_json
+from rows.schema.document_renames import mapping
 
 CONTAINERS: Final[Mapping[str, str]] = {
     "column": "columns",
@@ -68,10 +69,6 @@ def part_of(code: str) -> Part:
     if kind not in KINDS or not all(isinstance(each, str) for each in (table, name, action)):
         raise invalid("part", "The schema has no such part.")
     return Part(kind, table, name, action)
-
-
-def mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def table_of(document: Any, name: str) -> dict[str, Any]:

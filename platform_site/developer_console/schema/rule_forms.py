@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from platform_site.developer_console.forms import Field, invalid, json_of, words
-from platform_site.developer_console.schema.parts import Part, mapping, put, table_of, value_of
+from platform_site.developer_console.schema.parts import Part, put, table_of, value_of
 from rows.schema.column_parser import COLUMN_NAME_ENDING
+from rows.schema.document_renames import mapping
 
 ROLES: Final = ("user", "anonymous", "member", "server")
 EVERYBODY: Final = ("user", "anonymous")
