@@ -17,8 +17,8 @@ class LockSpace(IntEnum):
     ENVIRONMENT = 5
     """Shared: write rows that name the environment. Exclusive: mark it as deleted, or drop its schema."""
     ORPHANED_SCHEMA = 6
-    REPEATED_BATCHES = 7
-    """Run a batch again after a deadlock."""
+    REPEATED_WRITES = 7
+    """Run a batch, or a request with an Idempotency-Key, again after a deadlock."""
 
 
 def lock(using: str, space: LockSpace, key: str) -> None:

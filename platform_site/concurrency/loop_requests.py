@@ -185,7 +185,7 @@ def sleep(seconds: float) -> None:
 
 
 def pause_before_repetition() -> None:
-    """After a deadlock: repeated at once, the transactions could meet again."""
+    """After a deadlock: transactions that are repeated at once could block each other again."""
     sleep(random.uniform(0.02, 0.1))  # noqa: S311 - a pause, not a secret
 
 

@@ -202,8 +202,8 @@ def idempotent(
                 return action(self, *args, **kwargs)
             with transaction.atomic(using=alias):
                 if self.met_deadlock and self.environment_use == "required":
-                    # As batches are repeated: one after the other, they do not meet again.
-                    advisory_locks.lock(alias, LockSpace.REPEATED_BATCHES, self.environment.environment_id)
+                    # Requests that are repeated one after the other do not block each other again.
+                    advisory_locks.lock(alias, LockSpace.REPEATED_WRITES, self.environment.environment_id)
                 kept = claim(ticket, using=alias)
                 if kept is not None:
                     return replay(ticket, kept, read_row and partial(read_row, self))

@@ -228,12 +228,12 @@ class ApiViewSet(ViewSet):
             try:
                 return self._run(request, action)
             except Exception as error:
-                aborted = sqlstates.is_repeatable(error) and commits_of_this_thread() == committed
-                if (safe and runs == 1 and sqlstates.lost_connection(error)) or (aborted and runs < MAX_RUNS):
+                is_aborted = sqlstates.is_repeatable(error) and commits_of_this_thread() == committed
+                if (safe and runs == 1 and sqlstates.lost_connection(error)) or (is_aborted and runs < MAX_RUNS):
                     runs += 1
                     request.__dict__[server_hints.REPEATED] = True  # it is counted once against the rate limit
                     close_old_connections()
-                    if aborted:
+                    if is_aborted:
                         self.met_deadlock = True
                         loop_requests.pause_before_repetition()
                     continue

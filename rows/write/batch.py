@@ -108,7 +108,7 @@ def execute(
     def run_all(context: QueryContext, *, in_one_trip: bool) -> list[Result]:
         with transaction.atomic(using=context.compiled.alias):
             if context.met_deadlock:  # repeated one after the other, batches do not block each other again
-                advisory_locks.lock(context.compiled.alias, LockSpace.REPEATED_BATCHES, environment.environment_id)
+                advisory_locks.lock(context.compiled.alias, LockSpace.REPEATED_WRITES, environment.environment_id)
             results = _Batch(context, operations, in_one_trip).run()
             if dry_run:
                 transaction.set_rollback(True, using=context.compiled.alias)
