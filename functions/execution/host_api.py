@@ -48,7 +48,7 @@ MAX_ARGUMENTS: Final = 2 * MAX_FETCH_BODY
 FETCH_SECONDS: Final = 10.0
 CANCEL_SECONDS: Final = 2.0
 RIGHTS_SECONDS: Final = 1.0
-"""A run looks up its caller again, before a call for rows, if it last did so longer ago."""
+"""Before a call for rows, a run looks its caller up again if that was longer ago."""
 _OPTIONS: Final = {
     "rows.upsert": frozenset({"onConflict"}),
     "rows.update": frozenset({"ifMatch"}),
@@ -94,7 +94,7 @@ class RunHost:
         if len(arguments) > MAX_ARGUMENTS:
             raise HostError("the arguments have more than 2 MB", code="payload_too_large", name="RangeError")
         with self._as_host_errors(operation):
-            if operation in _READS | _WRITES:
+            if operation != "fetch":
                 self._look_up_caller()
             answer = partial(self._answer, operation, arguments, seconds)
             answer_in_thread = partial(loop_connections.call_and_release, answer)

@@ -1,4 +1,4 @@
-"""Resolves the caller of a queued run when the run starts: it may have lost its permissions in the meantime."""
+"""Resolves the caller of a run that is queued or lasts: it may have lost its permissions in the meantime."""
 
 from collections.abc import Iterable
 from dataclasses import replace
