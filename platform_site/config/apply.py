@@ -126,7 +126,7 @@ def _change_region(changes: PlanChanges, change: Callable[[], None], caller: Cal
         deploy_service.lock_functions(environment)
         changes.require_current(in_region=True)
         restored = versions.bases_of(environment, plan.restores)
-        replaced = merge_bases.stored(environment, restored if source is None else [source.environment_id])
+        replaced = merge_bases.snapshot(environment, restored if source is None else [source.environment_id])
         versions.store(environment, current.read(environment, plan.parts), replaced)
         try:
             with audit.part_of_one_change():

@@ -30,7 +30,7 @@ class Base:
 
 def follow_branch(*, source: EnvironmentRef, target: EnvironmentRef, using: str, **_: Any) -> None:
     """In the copying transaction. The copies are the base: some differ on purpose, such as disabled webhooks."""
-    is_reset = not MergeBase.objects.using(using).update_or_create(
+    is_new = MergeBase.objects.using(using).update_or_create(
         environment_id=target.environment_id,
         other_id=source.environment_id,
         defaults={
@@ -40,7 +40,7 @@ def follow_branch(*, source: EnvironmentRef, target: EnvironmentRef, using: str,
             },
         },
     )[1]
-    if is_reset:  # older bases are of what the branch had before
+    if not is_new:  # a reset: older bases are of what the branch had before
         pair = [source.environment_id, target.environment_id]
         ConfigVersion.objects.using(using).filter(environment_id__in=pair).update(replaced_bases=None)
 
@@ -52,8 +52,8 @@ def _of(one: EnvironmentRef, other_id: str) -> Any:
     return MergeBase.objects.using(one.cluster).filter(pairs)
 
 
-def stored(environment: EnvironmentRef, other_ids: Iterable[str]) -> dict[str, Any]:
-    """For `restore`. Of first environments without a merge, the empty base."""
+def snapshot(environment: EnvironmentRef, other_ids: Iterable[str]) -> dict[str, Any]:
+    """The bases with these environments, for `restore`. Of first environments without a merge, the empty base."""
     found = {}
     for other_id in other_ids:
         values = _of(environment, other_id).values("parts", "names").first()
@@ -63,7 +63,7 @@ def stored(environment: EnvironmentRef, other_ids: Iterable[str]) -> dict[str, A
 
 
 def restore(environment: EnvironmentRef, bases: Mapping[str, Any]) -> None:
-    """Except those of branches that were deleted."""
+    """Make the bases of a `snapshot` current again, except those of branches that were deleted."""
     for other_id, values in bases.items():
         _of(environment, other_id).update(**values)
 
