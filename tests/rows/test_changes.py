@@ -282,6 +282,28 @@ def test_a_break_over_a_change_of_rules_ends_with_a_reset(app: App) -> None:
         assert last.is_silent(), "nothing was missed since the reset"
 
 
+def test_a_reset_branch_is_listed_again_and_its_streams_go_on(app: App) -> None:
+    environments, owner = f"/projects/{app.project_id}/environments", app.clients["owner"]
+    branch = app.ok("owner", "POST", environments, name="preview", data="full")["id"]
+    owner.headers["X-Environment"] = branch
+    try:
+        with app.live("owner") as stream:
+            assert stream.next() == READY
+            before = stream.last_id
+            app.ok("owner", "POST", "/rows/tasks", title="Before")
+            assert stream.next()[1]["row"]["title"] == "Before"
+            app.ok("owner", "POST", f"{environments}/{branch}/reset", data="full")
+            assert stream.next() == ("reset", {"subscription": "tasks"})
+            app.ok("owner", "POST", "/rows/tasks", title="After")
+            assert stream.next()[1]["row"]["title"] == "After"
+        with app.live("owner", last_id=before) as again:
+            assert again.next() == ("reset", {"subscription": "tasks"})
+            assert again.is_silent(), "what came before and after is in the list"
+    finally:
+        owner.headers["X-Environment"] = app.environment
+        app.ok("owner", "DELETE", f"{environments}/{branch}")
+
+
 def test_a_break_over_a_reused_column_name_shows_no_old_cell(app: App) -> None:
     with app.live("ada") as stream:
         assert stream.next() == READY
