@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -26,6 +26,7 @@ from rows.outbox.models import OutboxEvent
 from tests.rows.conftest import Tracker
 from tests.support.deliveries import Dispatch, deliveries, write_list
 from tests.support.receiver import Receiver, headers
+from tests.support.service import wait_for
 from tests.webhooks.conftest import Post, bodies
 from webhooks.delivery import circuit_breaker
 from webhooks.delivery import queue as delivery_queue
@@ -35,13 +36,6 @@ from webhooks.delivery.relay import relay_batch
 from webhooks.models import Attempt, Delivery, Webhook
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__", transaction=True)]
-
-
-def wait(what: str, holds: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
-        time.sleep(0.01)
 
 
 @contextmanager
@@ -82,7 +76,7 @@ def test_two_workers_deliver_each_event_once(tracker: Tracker, receiver: Receive
     subscribe(events=["lists.insert"])
     with dispatching(tracker.project.cluster, 3):
         written = write_lists(tracker, 300)
-        wait("all arrive", lambda: len(receiver.requests) >= 300)
+        wait_for("all arrive", lambda: len(receiver.requests) >= 300)
     assert Counter(body["data"]["id"] for body in bodies(receiver)) == dict.fromkeys(written, 1)
     assert Attempt.objects.using(tracker.project.cluster).count() == 300
 
@@ -132,14 +126,14 @@ def test_f16_a_deletion_lets_what_is_in_flight_complete_and_starts_nothing(
     receiver.behave = behave
     write_lists(tracker, 50)
     with dispatching(using):
-        wait("some are in flight", lambda: len(receiver.requests) == circuit_breaker.INITIAL_CONCURRENCY)
+        wait_for("some are in flight", lambda: len(receiver.requests) == circuit_breaker.INITIAL_CONCURRENCY)
         assert tracker.delete("owner", f"/webhooks/{webhook['id']}").status == 204
         may_answer.set()
         recorded = Delivery.objects.using(using).filter(webhook_id=webhook["id"], status="delivered")
-        wait("they are recorded", lambda: recorded.count() == circuit_breaker.INITIAL_CONCURRENCY)
+        wait_for("they are recorded", lambda: recorded.count() == circuit_breaker.INITIAL_CONCURRENCY)
         other = subscribe(events=["lists.insert"], url=receiver.url("/other"))
         write_list(tracker)
-        wait("the dispatcher goes on", lambda: len(receiver.requests) > circuit_breaker.INITIAL_CONCURRENCY)
+        wait_for("the dispatcher goes on", lambda: len(receiver.requests) > circuit_breaker.INITIAL_CONCURRENCY)
     paths = [request.split(b" ", 2)[1] for request in receiver.requests]
     assert paths == [b"/hook"] * circuit_breaker.INITIAL_CONCURRENCY + [b"/other"], other
     assert (
@@ -174,8 +168,8 @@ def test_after_the_answer_to_a_switch_nothing_starts_that_stood_in_line(
     write_lists(tracker, 500)
     claimed = Delivery.objects.using(using).filter(webhook_id=webhook["id"], claimed_until__gt=Now())
     with dispatching(using):
-        wait("all its slots are taken", lambda: blocked == circuit_breaker.MAX_CONCURRENCY)
-        wait("more stand in line", lambda: claimed.count() > 2 * circuit_breaker.MAX_CONCURRENCY)
+        wait_for("all its slots are taken", lambda: blocked == circuit_breaker.MAX_CONCURRENCY)
+        wait_for("more stand in line", lambda: claimed.count() > 2 * circuit_breaker.MAX_CONCURRENCY)
         if switch == "delete":
             assert tracker.delete("owner", path).status == 204
         elif switch == "disable":
@@ -184,10 +178,10 @@ def test_after_the_answer_to_a_switch_nothing_starts_that_stood_in_line(
             assert tracker.patch("owner", path, {"url": receiver.url("/other")}).status == 200
         may_answer.set()
         delivered = Delivery.objects.using(using).filter(webhook_id=webhook["id"], status="delivered")
-        wait("what was under way is recorded", lambda: delivered.count() >= 200 + circuit_breaker.MAX_CONCURRENCY)
+        wait_for("what was under way is recorded", lambda: delivered.count() >= 200 + circuit_breaker.MAX_CONCURRENCY)
         if switch == "another URL":
-            wait("the others arrive", lambda: delivered.count() == 500)
-        wait("the queued claims were released", lambda: not claimed.exists())
+            wait_for("the others arrive", lambda: delivered.count() == 500)
+        wait_for("the queued claims were released", lambda: not claimed.exists())
     paths = Counter(request.split(b" ", 2)[1] for request in receiver.requests)
     others = {b"/other": 500 - 200 - circuit_breaker.MAX_CONCURRENCY} if switch == "another URL" else {}
     assert paths == {b"/hook": 200 + circuit_breaker.MAX_CONCURRENCY, **others}
@@ -233,7 +227,7 @@ def test_a_claim_and_a_switch_at_the_same_moment_have_an_order(
             patched.setitem(delivery_queue.SQL, "claim", slow)
             claiming = threading.Thread(target=work)
             claiming.start()
-            wait("the claim has begun", waits)
+            wait_for("the claim has begun", waits)
             assert tracker.patch("owner", path, {"enabled": False}).status == 200
             holding.execute("SELECT pg_advisory_unlock(42)")
             claiming.join(30)
@@ -254,7 +248,7 @@ def test_a_claim_and_a_switch_at_the_same_moment_have_an_order(
             assert {each.webhook_id for each in made} == {webhook["id"], other["id"]}
             switching = threading.Thread(target=switch)
             switching.start()
-            wait("the switch waits", waits)
+            wait_for("the switch waits", waits)
             assert not switched
         switching.join(30)
         assert switched == [200]
@@ -293,10 +287,10 @@ def test_f15_a_receiver_that_was_down_gets_everything_without_a_stampede(
     with override_settings(WEBHOOK_RETRY_SCHEDULE=schedule), dispatching(tracker.project.cluster):
         written = write_lists(tracker, 200)
         tried = Attempt.objects.using(tracker.project.cluster)
-        wait("it was tried in vain", lambda: tried.count() >= 3)
+        wait_for("it was tried in vain", lambda: tried.count() >= 3)
         with Receiver(behave, port=port) as back:
-            wait("all arrive", lambda: len(back.requests) >= 200)
-            wait(
+            wait_for("all arrive", lambda: len(back.requests) >= 200)
+            wait_for(
                 "all is recorded", lambda: tracker.get("owner", f"/webhooks/{webhook['id']}").json["success_rate"] == 1
             )
     assert Counter(body["data"]["id"] for body in bodies(back)) == dict.fromkeys(written, 1)
@@ -420,7 +414,7 @@ def test_failed_dispatcher_releases_the_slot_of_the_receiver(
 
     def relay_once(using: str) -> object:
         if next(turns) == 1:
-            wait("all its slots are taken", lambda: len(receiver.requests) == circuit_breaker.INITIAL_CONCURRENCY)
+            wait_for("all its slots are taken", lambda: len(receiver.requests) == circuit_breaker.INITIAL_CONCURRENCY)
             raise OSError(22, "Invalid argument")
         return relay_batch(using)
 
@@ -444,7 +438,7 @@ def test_failed_dispatcher_releases_the_slot_of_the_receiver(
             dispatcher.run(linger=0)
             return {body["data"]["id"] for body in bodies(receiver)} == written
 
-        wait("all arrive", all_arrived)
+        wait_for("all arrive", all_arrived)
 
 
 def test_environment_deleted_while_outcomes_are_saved_affects_no_other(
@@ -473,7 +467,7 @@ def test_environment_deleted_while_outcomes_are_saved_affects_no_other(
         recording.start()
         waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
         with psycopg.connect(**where, autocommit=True) as looking:
-            wait("it waits for the deletion", lambda: looking.execute(waiting).fetchone() is not None)
+            wait_for("it waits for the deletion", lambda: looking.execute(waiting).fetchone() is not None)
         deleting.commit()
         recording.join(30)
     assert Delivery.objects.using(using).get().status == "delivered"
