@@ -20,7 +20,7 @@ from platform_site.postgres.libpq_connection import discard_when_idle
 from platform_site.postgres.row_access import row_access
 from projects.provisioning import failpoints
 from rows.migrate import existing_rows, stored_values
-from rows.migrate.planning.plan import NewUnique, Plan, Step
+from rows.migrate.planning.plan import AddedUnique, Plan, Step
 from rows.migrate.schema_editor import RowSchemaEditor
 from rows.query.tables import table_models
 from rows.query.tables.catalog import estimated_sizes
@@ -104,7 +104,7 @@ NEW_UNIQUE_NAMES: Final = identifiers.prefix("nu").replace("_", r"\_") + "%"
 """The names of indexes of new uniques, for LIKE."""
 
 
-def new_unique_sql(unique: NewUnique, *, concurrently: bool = True) -> sql.Composed:
+def new_unique_sql(unique: AddedUnique, *, concurrently: bool = True) -> sql.Composed:
     return sql.SQL("CREATE UNIQUE INDEX {}{} ON {} ({})").format(
         sql.SQL("CONCURRENTLY " if concurrently else ""),
         sql.Identifier(unique.index),
@@ -125,7 +125,7 @@ def new_uniques(cursor: Any, tables: Collection[str] | None = None) -> dict[str,
     return dict(cursor.fetchall())
 
 
-def _check_prebuilt_indexes(alias: str, plan: Plan, made: Sequence[NewUnique]) -> None:
+def _check_prebuilt_indexes(alias: str, plan: Plan, made: Sequence[AddedUnique]) -> None:
     """Each is valid, or dropped if not in `made`. Raises LockNotAvailable if one of `made` is missing."""
     if not plan.exclusive:
         return
@@ -137,7 +137,7 @@ def _check_prebuilt_indexes(alias: str, plan: Plan, made: Sequence[NewUnique]) -
             cursor.execute(sql.SQL("DROP INDEX {}").format(sql.Identifier(name)))
 
 
-def apply(alias: str, schema: str, plan: Plan, made: Sequence[NewUnique] = ()) -> Applied:
+def apply(alias: str, schema: str, plan: Plan, made: Sequence[AddedUnique] = ()) -> Applied:
     """`made`: uniques with prebuilt indexes. Raises LockNotAvailable, StatementTimeout, and InvalidDocument (existing
     rows do not fit); then roll back."""
     with use_schema(alias, schema):
@@ -226,7 +226,7 @@ def raise_lock_errors() -> Generator[None]:
         raise
 
 
-def _refuse_unfit_rows(alias: str, plan: Plan, made: Sequence[NewUnique] = ()) -> None:
+def _refuse_unfit_rows(alias: str, plan: Plan, made: Sequence[AddedUnique] = ()) -> None:
     try:
         existing_rows.check(alias, plan, proven={unique.step.name for unique in made})
     except DatabaseError as error:
@@ -235,7 +235,7 @@ def _refuse_unfit_rows(alias: str, plan: Plan, made: Sequence[NewUnique] = ()) -
         raise
 
 
-def _run(alias: str, plan: Plan, large: Collection[str], made: Sequence[NewUnique]) -> Applied:
+def _run(alias: str, plan: Plan, large: Collection[str], made: Sequence[AddedUnique]) -> Applied:
     names = {old_name: name for name, old_name in plan.renamed.old_tables.items()}
     renamed_large = [names[old_name] for old_name in large if old_name in names]
     indexes = {unique.constraint: (unique.index, new_unique_sql(unique).as_string()) for unique in made}

@@ -22,7 +22,7 @@ from platform_site.postgres.direct import without_timeouts
 from projects.provisioning import failpoints
 from rows.migrate import apply, existing_rows
 from rows.migrate.apply import LockNotAvailable, StatementTimeout
-from rows.migrate.planning.plan import NewUnique, Plan
+from rows.migrate.planning.plan import AddedUnique, Plan
 from rows.schema.model import InvalidDocument
 
 log = logging.getLogger("platform.rows")
@@ -32,7 +32,7 @@ Progress = Callable[[str], None]
 _CLEARING_MS: Final = 2_000
 
 
-def wanted(environment: EnvironmentRef, plan: Plan) -> tuple[NewUnique, ...]:
+def wanted(environment: EnvironmentRef, plan: Plan) -> tuple[AddedUnique, ...]:
     """At most one query."""
     if not plan.new_uniques:
         return ()
@@ -46,7 +46,7 @@ class _BuildRunning(LockNotAvailable):
 
 @contextmanager
 def built(
-    environment: EnvironmentRef, uniques: Sequence[NewUnique], *, limit_ms: int, progress: Progress
+    environment: EnvironmentRef, uniques: Sequence[AddedUnique], *, limit_ms: int, progress: Progress
 ) -> Generator[None]:
     """Build the indexes of `uniques` for a change in the block; dropped if it fails. `limit_ms` is for all, 0 for no
     limit. Raises LockNotAvailable, StatementTimeout, and InvalidDocument (not unique)."""
@@ -108,7 +108,7 @@ def _build_lock(cluster: str, environment_id: str) -> Generator[Any]:
                 advisory_locks.unlock_session(cursor, LockSpace.UNIQUE_INDEXES, environment_id)
 
 
-def _make(cursor: Any, uniques: Sequence[NewUnique], limit_ms: int, progress: Progress) -> None:
+def _make(cursor: Any, uniques: Sequence[AddedUnique], limit_ms: int, progress: Progress) -> None:
     began = time.monotonic()
     try:
         with apply.raise_lock_errors():
@@ -131,7 +131,7 @@ def _make(cursor: Any, uniques: Sequence[NewUnique], limit_ms: int, progress: Pr
             raise translated from error
 
 
-def _duplicates(cursor: Any, unique: NewUnique) -> FieldError | None:
+def _duplicates(cursor: Any, unique: AddedUnique) -> FieldError | None:
     _limit(cursor, existing_rows.DUPLICATES_MS)
     with suppress(DatabaseError):
         return existing_rows.duplicates(cursor, unique)

@@ -10,13 +10,12 @@ from psycopg import sql
 from platform_site.http.errors import FieldError
 from platform_site.postgres import sqlstates, statements
 from platform_site.postgres.transaction_settings import limited
-from rows.migrate.planning.plan import AddedUnique, NewUnique, Plan
-from rows.query.tables import table_checks, table_models
+from rows.migrate.planning.plan import AddedUnique, Plan
+from rows.query.tables import table_models
 from rows.schema.model import Column, InvalidDocument
 
 DUPLICATES_MS: Final = 10_000
 """Duplicates are found by a sort: of a very large table, they are left for the index to find."""
-_NOT_ALLOWED: Final = "existing rows have values that this does not allow"
 
 
 def check(alias: str, plan: Plan, *, proven: Collection[str] = ()) -> None:
@@ -40,24 +39,14 @@ def _gaps(alias: str, plan: Plan) -> Iterator[FieldError]:
 def _violations(alias: str, plan: Plan) -> Iterator[FieldError]:
     """New constraints that existing rows violate, with their number and first ids."""
     for check in plan.new_checks:
-        text = (
-            table_models.check_sql(check.check, connections[alias])
-            if isinstance(check.check, Column)
-            else table_checks.text_of(plan.old.tables[check.table], check.check)
-        )
-        yield from _violating(alias, check.table, sql.SQL(text), check.path, _NOT_ALLOWED)
-    for column in plan.shortened:
-        fits = sql.SQL("char_length({}) <= {}").format(sql.Identifier(column.column), sql.Literal(column.max_length))
-        yield from _violating(alias, column.table, fits, column.path, "existing rows have longer values")
-
-
-def _violating(
-    alias: str, table: str, condition: sql.Composable, path: str, message: str
-) -> Iterator[FieldError]:  # fmt: skip
-    number, found = statements.row(alias, _VIOLATING.format(table=sql.Identifier(table), condition=condition))
-    if number:
-        more = ", …" if number > len(found) else ""
-        yield FieldError(path, "conflict", f"{message} ({number}): {', '.join(found)}{more}")
+        condition = check.condition
+        if isinstance(condition, Column):
+            condition = sql.SQL(table_models.check_sql(condition, connections[alias]))
+        query = _VIOLATING.format(table=sql.Identifier(check.table), condition=condition)
+        number, found = statements.row(alias, query)
+        if number:
+            more = ", …" if number > len(found) else ""
+            yield FieldError(check.path, "conflict", f"{check.message} ({number}): {', '.join(found)}{more}")
 
 
 _VIOLATING: Final = sql.SQL(
@@ -82,7 +71,7 @@ def _duplicates(alias: str, plan: Plan, proven: Collection[str]) -> Iterator[Fie
             yield found
 
 
-def duplicates(cursor: Any, unique: AddedUnique | NewUnique) -> FieldError | None:
+def duplicates(cursor: Any, unique: AddedUnique) -> FieldError | None:
     """An error with the number of rows and ten pairs of ids, or None."""
     columns = list(map(sql.Identifier, unique.columns))
     cursor.execute(

@@ -30,7 +30,7 @@ from rows.migrate.apply import LockNotAvailable, Operation
 from rows.migrate.computation_slots import in_slot
 from rows.migrate.lock_estimates import TableLock
 from rows.migrate.planning import planner
-from rows.migrate.planning.plan import NewUnique, Plan
+from rows.migrate.planning.plan import AddedUnique, Plan
 from rows.migrate.versions import State
 from rows.models import CurrentVersion
 from rows.outbox import audit as audit_outbox
@@ -250,7 +250,7 @@ def _change_once(
     raw: object,
     state: State,
     plan: Plan,
-    made: Sequence[NewUnique],
+    made: Sequence[AddedUnique],
     actor: Caller | Actor,
     reverts_to: int | None,
 ) -> Outcome:

@@ -1,9 +1,9 @@
 from dataclasses import dataclass
 
 from django.db.migrations.operations.base import Operation as DjangoOperation
+from psycopg import sql
 
 from rows.migrate.planning import renames
-from rows.rules.conditions import Condition
 from rows.schema.model import Column, Schema
 
 
@@ -18,15 +18,17 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class NewUnique:
-    """Over unchanged columns, so that its index can be built before."""
+class AddedUnique:
+    """Of columns that keep their types, by old names: existing duplicates would remain."""
 
     step: Step
     constraint: str
     table: str
     columns: tuple[str, ...]
     index: str
-    """Its name until the constraint takes it over."""
+    """The name of an index that is built before, until the constraint takes it over."""
+    keeps_values: bool
+    """The columns keep their values, so that the index can be built before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,29 +43,12 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class NewCheck:
+    """A condition that existing rows must meet, by old names: SQL, or the check of a column."""
+
     table: str
-    check: Column | Condition
-    """The column, or the check of the table; by old names."""
+    condition: sql.Composable | Column
     path: str
-
-
-@dataclass(frozen=True, slots=True)
-class Shortened:
-    """A column whose texts get a smaller `max_length`, by old names."""
-
-    table: str
-    column: str
-    max_length: int
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class AddedUnique:
-    """Of columns that keep their types, by old names: existing duplicates would remain."""
-
-    step: Step
-    table: str
-    columns: tuple[str, ...]
+    message: str = "existing rows have values that this does not allow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +63,7 @@ class Plan:
     destructive: frozenset[str]
     gaps: tuple[Gap, ...]
     new_checks: tuple[NewCheck, ...]
-    shortened: tuple[Shortened, ...]
     added_uniques: tuple[AddedUnique, ...]
-    new_uniques: tuple[NewUnique, ...]
-    """Those over existing columns (`rows.migrate.concurrent_unique_indexes`)."""
     exclusive: frozenset[str]
     """Altered tables, by old name."""
     guarded: frozenset[str]
@@ -89,7 +71,12 @@ class Plan:
 
     @property
     def depends_on_rows(self) -> bool:
-        return bool(self.gaps or self.new_checks or self.shortened or self.added_uniques)
+        return bool(self.gaps or self.new_checks or self.added_uniques)
+
+    @property
+    def new_uniques(self) -> tuple[AddedUnique, ...]:
+        """Those whose indexes can be built before (`rows.migrate.concurrent_unique_indexes`)."""
+        return tuple(unique for unique in self.added_uniques if unique.keeps_values)
 
     @property
     def is_empty(self) -> bool:

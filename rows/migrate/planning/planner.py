@@ -8,13 +8,13 @@ from typing import Any
 
 from django.db.migrations import operations as migrations
 from django.db.migrations.operations.base import Operation as DjangoOperation
+from psycopg import sql
 
 from rows.migrate.planning import renames
 from rows.migrate.planning.conversions import conversion
 from rows.migrate.planning.detection import column_of, detect, model_of
-from rows.migrate.planning.plan import AddedUnique, Gap, NewCheck, NewUnique, Plan, Shortened, Step
-from rows.query.tables import table_models
-from rows.query.tables.table_checks import constraint_name
+from rows.migrate.planning.plan import AddedUnique, Gap, NewCheck, Plan, Step
+from rows.query.tables import table_checks, table_models
 from rows.rules import checks
 from rows.rules.named_conditions import Name, used_by_rules
 from rows.rules.principal import ANONYMOUS, MEMBER, SERVER, USER
@@ -45,7 +45,7 @@ class _Planning:
         }
         self.new_table_checks = table_models.checks_of(new)
         self.table_check_names = {
-            constraint_name(table, check): check
+            table_checks.constraint_name(table, check): check
             for of_schema in (self.renamed.checks, self.new_table_checks)
             for table, found in of_schema.items()
             for check in found
@@ -66,10 +66,8 @@ class _Planning:
             notes=tuple(dict.fromkeys(self._notes())),
             destructive=frozenset(self._destructive(steps)),
             gaps=tuple(self._gaps()),
-            new_checks=tuple(self._new_checks(steps)),
-            shortened=tuple(self._shortened()),
+            new_checks=(*self._new_checks(steps), *self._new_lengths()),
             added_uniques=tuple(self._added_uniques(steps)),
-            new_uniques=tuple(self._new_uniques(steps)),
             exclusive=frozenset(exclusive | formerly_referenced),
             guarded=frozenset(pointed_to - exclusive - formerly_referenced),
         )
@@ -162,22 +160,30 @@ class _Planning:
             elif name in self.table_check_names:
                 condition = self.new_table_checks[at][self.table_check_names[name]]
                 if all(self._keeps_type(at, column) for column in checks.columns_of(condition)):
-                    yield NewCheck(table, checks.renamed(condition, old_names), step.path)
+                    text = table_checks.text_of(self.old.tables[table], checks.renamed(condition, old_names))
+                    yield NewCheck(table, sql.SQL(text), step.path)
 
-    def _shortened(self) -> Iterator[Shortened]:
+    def _new_lengths(self) -> Iterator[NewCheck]:
         for old_table, table, old, new in self._kept_columns():
             is_text = SQL_TYPES[old.type] == SQL_TYPES[new.type] == "text"
             if is_text and new.max_length is not None and (old.max_length is None or old.max_length > new.max_length):
-                yield Shortened(old_table.name, old.name, new.max_length, f"tables.{table.name}.columns.{new.key}")
+                fits = sql.SQL("char_length({}) <= {}").format(sql.Identifier(old.name), sql.Literal(new.max_length))
+                path = f"tables.{table.name}.columns.{new.key}"
+                yield NewCheck(old_table.name, fits, path, "existing rows have longer values")
 
     def _added_uniques(self, steps: Collection[Step]) -> Iterator[AddedUnique]:
         for step, at, name in self._added_constraints(steps):
             columns = self.unique_names.get(name, ())
             if columns and all(self._keeps_type(at, column) for column in columns):
-                yield AddedUnique(step, self.renamed.kept_tables[at], self._old_columns(at, columns))
-
-    def _old_columns(self, at: str, columns: Collection[str]) -> tuple[str, ...]:
-        return tuple(self.renamed.kept_columns[at].get(column, column) for column in columns)
+                old_names = self.renamed.kept_columns[at]
+                yield AddedUnique(
+                    step=step,
+                    constraint=name,
+                    table=self.renamed.kept_tables[at],
+                    columns=tuple(old_names.get(column, column) for column in columns),
+                    index=table_models.new_unique_name(at, columns),
+                    keeps_values=all(self._keeps_values(at, column) for column in columns),
+                )
 
     def _old_and_new(self, at: str, name: str) -> tuple[Column | None, Column]:
         """The column `name` of the kept table `at`, before and after."""
@@ -189,18 +195,6 @@ class _Planning:
     def _keeps_type(self, at: str, column: str) -> bool:
         old, new = self._old_and_new(at, column)
         return old is not None and SQL_TYPES[old.type] == SQL_TYPES[new.type]
-
-    def _new_uniques(self, steps: Collection[Step]) -> Iterator[NewUnique]:
-        for step, at, name in self._added_constraints(steps):
-            columns = self.unique_names.get(name)
-            if columns is not None and all(self._keeps_values(at, column) for column in columns):
-                yield NewUnique(
-                    step=step,
-                    constraint=name,
-                    table=self.renamed.kept_tables[at],
-                    columns=self._old_columns(at, columns),
-                    index=table_models.new_unique_name(at, columns),
-                )
 
     def _keeps_values(self, at: str, column: str) -> bool:
         old, new = self._old_and_new(at, column)
