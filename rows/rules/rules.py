@@ -2,8 +2,9 @@
 and a `NameResolver`; statements depend on the principal only through it. Compiled at first use. Fails closed: no rule
 means no access, a missing operand makes its clause false, an invalid rule raises. docs/reference/rules.md."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache, partial
 from typing import Final
 
 from platform_site.http.errors import FieldError
@@ -25,10 +26,12 @@ class InvalidRule(RuntimeError):
 class Ruleset:
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
-        self._rights = _Rights(schema)
-        self.author, self.access = self._rights.author, self._rights.access
+        self.author = NameResolver(schema)
+        # No cached methods: these would be reference cycles (`rows.query.schema_cache`).
+        self.access: Callable[[str, RoleKey], Access] = cache(partial(_access, self.author))
+        """By the name of the table. Raises InvalidRule."""
+        self.resolver: Callable[[RoleKey], NameResolver] = cache(partial(_RoleNameResolver, schema, self.access))
         self._roles = frozenset(role for table in schema.tables.values() for role in table.rules) | schema.users.keys()
-        self._resolvers: dict[RoleKey, _RoleNameResolver] = {}
 
     def role_key(self, principal: Principal) -> RoleKey:
         if principal.bypass:
@@ -49,51 +52,21 @@ class Ruleset:
         own = sorted(self._roles - {USER, MEMBER, SERVER, ANONYMOUS})
         return {role: role for role in (ANONYMOUS, USER, MEMBER, SERVER)} | {role: f"{USER}:{role}" for role in own}
 
-    def resolver(self, role_key: RoleKey) -> "_RoleNameResolver":
-        found = self._resolvers.get(role_key)
-        if found is None:
-            found = self._resolvers.setdefault(role_key, _RoleNameResolver(self._rights, role_key))
-        return found
 
-
-class _Rights:
-    """Access by role_key and table. Has no name resolvers, to avoid cycles (`rows.query.schema_cache`)."""
-
-    def __init__(self, schema: Schema) -> None:
-        self.schema = schema
-        self.author = NameResolver(schema)
-        self._known: dict[tuple[str, RoleKey], Access] = {}
-
-    def access(self, table: str, role_key: RoleKey) -> Access:
-        """Raises InvalidRule."""
-        key = (table, role_key)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known.setdefault(key, self._compile(self.schema.tables[table], role_key))
-        return found
-
-    def _compile(self, table: Table, role_key: RoleKey) -> Access:
-        role = None if role_key == ALL else _role_in(table, role_key)
-        if role is None:
-            if role_key.partition(":")[0] in (USER, ANONYMOUS):
-                return Access(None)
-            access = _everything(table)
-        else:
-            errors: list[FieldError] = []
-            access = RuleCompiler(self.author, table, role, errors).access()
-            if errors:
-                raise InvalidRule(f"{errors[0].field}: {errors[0].message}")
-        if role_key == VIEWER:
-            return Access(access.role, read=access.read)
-        return access
-
-
-def _role_in(table: Table, role_key: RoleKey) -> str | None:
+def _access(author: NameResolver, name: str, role_key: RoleKey) -> Access:
+    table = author.schema.tables[name]
     base, _, own = role_key.partition(":")
-    if own in table.rules:
-        return own
-    role = MEMBER if base == VIEWER else base
-    return role if role in table.rules else None
+    role = own if own in table.rules else MEMBER if base == VIEWER else base
+    if role_key == ALL or role not in table.rules:
+        if base in (USER, ANONYMOUS):
+            return Access(None)
+        access = _everything(table)
+    else:
+        errors: list[FieldError] = []
+        access = RuleCompiler(author, table, role, errors).access()
+        if errors:
+            raise InvalidRule(f"{errors[0].field}: {errors[0].message}")
+    return Access(access.role, read=access.read) if role_key == VIEWER else access
 
 
 def _everything(table: Table) -> Access:
@@ -108,13 +81,12 @@ def _everything(table: Table) -> Access:
 
 
 class _RoleNameResolver(NameResolver):
-    def __init__(self, rights: _Rights, role_key: RoleKey) -> None:
-        super().__init__(rights.schema)
-        self.role_key = role_key
+    def __init__(self, schema: Schema, access: Callable[[str, RoleKey], Access], role_key: RoleKey) -> None:
+        super().__init__(schema)
+        self._access, self._role_key = access, role_key
         base, _, own = role_key.partition(":")
         # `rows:bypass_rules` sees the fields of `server`.
-        self.user_fields = visible_to(self.schema.users, own, {ALL: SERVER, VIEWER: MEMBER}.get(base, base))
-        self._rights = rights
+        self.user_fields = visible_to(schema.users, own, {ALL: SERVER, VIEWER: MEMBER}.get(base, base))
         self._columns: dict[str, Mapping[str, Column]] = {}
         self._relations: dict[str, Mapping[str, Hop]] = {}
 
@@ -125,7 +97,7 @@ class _RoleNameResolver(NameResolver):
         return found
 
     def _readable(self, table: str) -> Mapping[str, Column]:
-        rule = self._rights.access(table, self.role_key).read
+        rule = self._access(table, self._role_key).read
         if rule is None:
             return {}
         known = self.schema.tables[table].all_columns
