@@ -7,29 +7,40 @@ from django.db import transaction
 from platform_site.postgres import statements
 
 LOCK_TIMEOUT_MS: Final = 10_000
-_SET: Final = "SELECT set_config('enable_sort', %s, true), set_config('enable_seqscan', %s, true)"
+_SET: Final = "SELECT set_config(name, value, true) FROM unnest(%s::text[], %s::text[]) _s (name, value)"
+_READ: Final = "SELECT name, current_setting(name) FROM unnest(%s::text[]) _s (name)"
+
+
+def set_local(using: str, **values: str) -> None:
+    """Until the transaction ends."""
+    statements.execute(using, _SET, [list(values), list(values.values())])
+
+
+@contextmanager
+def changed(using: str, **values: str) -> Iterator[None]:
+    """Settings for the block. After an error the transaction or savepoint is lost, and its settings with it."""
+    before = dict(statements.rows(using, _READ, [list(values)]))
+    set_local(using, **values)
+    yield
+    set_local(using, **before)
 
 
 def lift_limits(using: str) -> None:
     """For long transactions (imports, copies, restores): no limits, except for lock waits, which block others."""
-    statements.execute(
-        using,
-        "SELECT set_config('statement_timeout', '0', true), set_config('lock_timeout', %s, true),"
-        " set_config('idle_in_transaction_session_timeout', '0', true)",
-        [f"{LOCK_TIMEOUT_MS}"],
-    )
+    set_local(using, statement_timeout="0", lock_timeout=f"{LOCK_TIMEOUT_MS}", idle_in_transaction_session_timeout="0")
 
 
 def prevent_sorts_and_scans(using: str, *, prevented: bool) -> None:
     """For the statements that follow in this transaction."""
-    statements.execute(using, _SET, ["off", "off"] if prevented else ["on", "on"])
+    value = "off" if prevented else "on"
+    set_local(using, enable_sort=value, enable_seqscan=value)
 
 
 @contextmanager
 def limited(using: str, milliseconds: int) -> Iterator[None]:
     """A transaction whose statements may take so long each."""
     with transaction.atomic(using=using):
-        statements.execute(using, "SELECT set_config('statement_timeout', %s, true)", [f"{milliseconds}"])
+        set_local(using, statement_timeout=f"{milliseconds}")
         yield
 
 

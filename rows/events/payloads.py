@@ -1,8 +1,7 @@
 """Event payloads: the subscription's columns that role `server` may read now, if its filter accepts the event."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Protocol
 from uuid import UUID
@@ -11,7 +10,7 @@ from django.db import OperationalError, models, transaction
 from django.db.models.functions import Cast, Coalesce
 
 from platform_site.identity.callers import EnvironmentRef
-from platform_site.postgres import sql_functions, statements
+from platform_site.postgres import sql_functions, transaction_settings
 from platform_site.postgres.sql_functions import OctetLength
 from platform_site.postgres.sqlstates import CANCELLED, sqlstate
 from rows.outbox.event_types import select_columns
@@ -38,7 +37,6 @@ _BYTES_PER_STEP: Final = 4
 """Of related rows' long cells: 12 MB per event."""
 _SIZE: Final = "_size"
 _SERVER: Final = Principal("key")
-_SET_TIMEOUT: Final = "SELECT set_config('statement_timeout', %s, true)"
 _TIMEOUT_MS: Final = 1000
 """For measuring cells: JSON and arrays have to be unpacked."""
 
@@ -251,7 +249,7 @@ def _read(compiled: schema_cache.CompiledSchema, hop: Hop, key: Any, used: set[s
     if long:
         cells = (Coalesce(OctetLength(Cast(name, models.TextField())), 0) for name in long)
         sized = rows.annotate(**{_SIZE: sum(cells, start=models.Value(0))})
-        with _short_timeout(compiled.alias):
+        with transaction_settings.changed(compiled.alias, statement_timeout=f"{_TIMEOUT_MS}"):
             sizes = dict(sized.values_list("id", _SIZE)[: RELATED_ROWS + 1])
         if len(sizes) > RELATED_ROWS:
             return None
@@ -262,12 +260,3 @@ def _read(compiled: schema_cache.CompiledSchema, hop: Hop, key: Any, used: set[s
     if len(found) > RELATED_ROWS:
         return None
     return [{name: str(cell) if isinstance(cell, UUID) else cell for name, cell in row.items()} for row in found]
-
-
-@contextmanager
-def _short_timeout(using: str) -> Iterator[None]:
-    """A statement timeout of _TIMEOUT_MS, in a savepoint that undoes it on failure."""
-    before = statements.value(using, "SELECT current_setting('statement_timeout')")
-    statements.execute(using, _SET_TIMEOUT, [f"{_TIMEOUT_MS}"])
-    yield
-    statements.execute(using, _SET_TIMEOUT, [before])

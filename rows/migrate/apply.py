@@ -15,7 +15,7 @@ from psycopg import sql
 
 from platform_site.http.errors import FieldError, Unavailable
 from platform_site.identity import ids
-from platform_site.postgres import sqlstates, statements
+from platform_site.postgres import sqlstates, statements, transaction_settings
 from platform_site.postgres.libpq_connection import discard_when_idle
 from platform_site.postgres.row_access import row_access
 from projects.provisioning import failpoints
@@ -74,24 +74,13 @@ _ROW_ERRORS: Final = {
 @contextmanager
 def use_schema(alias: str, schema: str, *, limited: bool = True) -> Generator[None]:
     """In the block, unqualified names mean tables of `schema`. `limited`: with limits of schema changes."""
-    found = statements.row(
-        alias,
-        "SELECT current_setting('search_path'), current_setting('lock_timeout'), current_setting('statement_timeout')",
-    )
-    limits = (f"{settings.SCHEMA_LOCK_TIMEOUT_MS}", f"{settings.SCHEMA_STATEMENT_TIMEOUT_MS}") if limited else found[1:]
-    _set(alias, f'"{schema}"', *limits)
-    discard_when_idle(connections[alias])  # its backend now caches catalog entries of all tables used here
-    yield
-    _set(alias, *found)  # not after an error: the transaction is lost, and its settings with it
-
-
-def _set(alias: str, *values: str) -> None:
-    statements.execute(
-        alias,
-        "SELECT set_config('search_path', %s, true), set_config('lock_timeout', %s, true),"
-        " set_config('statement_timeout', %s, true)",
-        values,
-    )
+    values = {"search_path": f'"{schema}"'}
+    if limited:
+        values["lock_timeout"] = f"{settings.SCHEMA_LOCK_TIMEOUT_MS}"
+        values["statement_timeout"] = f"{settings.SCHEMA_STATEMENT_TIMEOUT_MS}"
+    with transaction_settings.changed(alias, **values):
+        discard_when_idle(connections[alias])  # its backend now caches catalog entries of all tables used here
+        yield
 
 
 def large_tables(alias: str, schema: str) -> frozenset[str]:
@@ -201,7 +190,7 @@ def exchange(alias: str, schema: str, old: Schema, beside: str, new: Schema) -> 
 def _lock(alias: str, plan: Plan) -> None:
     """All locks at once and in one order."""
     with raise_lock_errors():
-        _limit_statements(alias, settings.SCHEMA_LOCK_TIMEOUT_MS * 3 // 2)
+        transaction_settings.set_local(alias, statement_timeout=f"{settings.SCHEMA_LOCK_TIMEOUT_MS * 3 // 2}")
         for tables, mode in (
             (plan.exclusive, sql.SQL("ACCESS EXCLUSIVE")),
             (plan.guarded, sql.SQL("SHARE ROW EXCLUSIVE")),
@@ -209,11 +198,7 @@ def _lock(alias: str, plan: Plan) -> None:
             if tables:
                 named = sql.SQL(", ").join(map(sql.Identifier, sorted(tables)))
                 statements.execute(alias, sql.SQL("LOCK TABLE {} IN {} MODE").format(named, mode))
-        _limit_statements(alias, settings.SCHEMA_STATEMENT_TIMEOUT_MS)
-
-
-def _limit_statements(alias: str, milliseconds: int) -> None:
-    statements.execute(alias, "SELECT set_config('statement_timeout', %s, true)", [str(milliseconds)])
+        transaction_settings.set_local(alias, statement_timeout=f"{settings.SCHEMA_STATEMENT_TIMEOUT_MS}")
 
 
 @contextmanager

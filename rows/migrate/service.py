@@ -20,7 +20,7 @@ from platform_site.background.periodic import log_failures
 from platform_site.http.errors import Conflict, FieldError, QuotaExceeded, Unavailable, ValidationFailed
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
-from platform_site.postgres import sqlstates, statements
+from platform_site.postgres import sqlstates, transaction_settings
 from projects.directory import locks as environment_locks
 from projects.errors import SchemaLost
 from projects.models import Environment
@@ -290,8 +290,7 @@ def _change_once(
 def locked_version(environment: EnvironmentRef) -> CurrentVersion:
     """The environment's locked row, created if new. Raises LockNotAvailable, NoSuchEnvironment, SchemaLost."""
     found = CurrentVersion.objects.using(environment.cluster)
-    timeout = [str(settings.SCHEMA_LOCK_TIMEOUT_MS)]
-    statements.execute(environment.cluster, "SELECT set_config('lock_timeout', %s, true)", timeout)
+    transaction_settings.set_local(environment.cluster, lock_timeout=f"{settings.SCHEMA_LOCK_TIMEOUT_MS}")
     try:
         environment_locks.lock_shared_in_region(environment.environment_id, environment.cluster)
         found.bulk_create([CurrentVersion(environment_id=environment.environment_id, version=0)], ignore_conflicts=True)

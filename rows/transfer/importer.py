@@ -85,7 +85,7 @@ class _Import:
 
     def run(self, source: RecordFile) -> Report:
         transaction_settings.lift_limits(self.using)
-        statements.execute(self.using, "SELECT set_config('work_mem', '64MB', true)")
+        transaction_settings.set_local(self.using, work_mem="64MB")
         self._stage(source)
         if branch_copy.lock_version(self.using, self.environment.environment_id) != self.version:
             raise ChangedDuringImport  # the schema is another than the lines were read for
