@@ -13,14 +13,13 @@ from platform_site.http.errors import ValidationFailed
 from platform_site.postgres.sqlstates import CANCELLED, sqlstate
 from rows.changes.batches import Message
 from rows.changes.event_reader import Event, Events, FetchedEvents
-from rows.changes.streams import Stream, Subscription
+from rows.changes.streams import Stream
+from rows.changes.subscriptions import Subscription
 from rows.changes.tasks import PASS_SECONDS, PassEffort, from_anywhere
 from rows.events.payloads import Payloads
 from rows.query.service import ListQuery, list_rows
 from rows.rules.evaluator import Facts, TooCostly, holds
 
-Difference = tuple[str, Mapping[str, Any] | None, int]
-"""The id of a row, the row as the caller sees it (None: not visible), and the sequence of its last event."""
 _CHUNK: Final = 100
 _costly: Final[TTLCache[tuple[str, str], bool]] = TTLCache(10_000, 30.0)
 """By environment and key, subscriptions of which few events took most of a pass. Their changes are resets for a while:
@@ -79,8 +78,7 @@ def _messages(
     try:
         effort.check()
         effort.start_subscription()
-        differences = _differences(using, stream, subscription, events, effort)
-        return [_message(subscription.name, *one) for one in differences]
+        return _differences(using, stream, subscription, events, effort)
     except TooCostly:
         if len(events) <= _CHUNK and effort.seconds_worked - before > PASS_SECONDS / 2:
             with _costly_lock:
@@ -88,15 +86,9 @@ def _messages(
         return None
 
 
-def _message(subscription: str, row_id: str, row: Mapping[str, Any] | None, sequence: int) -> Message:
-    if row is None:
-        return Message("gone", exact_json.dumps({"subscription": subscription, "id": row_id}), sequence)
-    return Message("row", exact_json.dumps({"subscription": subscription, "id": row_id, "row": row}), sequence)
-
-
 def _differences(
     using: str, stream: Stream, subscription: Subscription, events: Sequence[Event], effort: PassEffort
-) -> list[Difference]:
+) -> list[Message]:
     by_row: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         by_row[event["id"]].append(event)
@@ -106,7 +98,7 @@ def _differences(
         current = {row_id: viewer.cells(row_events[-1]["record"]) for row_id, row_events in by_row.items()}
     else:
         current = viewer.list([row_id for row_id, row_events in by_row.items() if row_events[-1]["record"] is not None])
-    differing: list[Difference] = []
+    messages: list[Message] = []
     for row_id, row_events in by_row.items():
         now = current.get(row_id)
         # Also what was visible only in between: a client that listed its rows since the last pass may have seen that.
@@ -116,8 +108,10 @@ def _differences(
             not subscription.indirect_columns.isdisjoint(event["changed"] or ()) for event in row_events
         )
         if indirect_changed or any(viewer.cells(record) != cells for record in records):
-            differing.append((row_id, now, row_events[-1]["sequence"]))
-    return differing
+            row = {} if now is None else {"row": now}
+            text = exact_json.dumps({"subscription": subscription.name, "id": row_id, **row})
+            messages.append(Message("gone" if now is None else "row", text, row_events[-1]["sequence"]))
+    return messages
 
 
 class _Viewer:

@@ -10,7 +10,8 @@ from platform_site.http import exact_json
 from platform_site.postgres import statements
 from rows.changes.batches import Batch, Message
 from rows.changes.positions import Position, digest
-from rows.changes.streams import Stream, Subscription
+from rows.changes.streams import Stream
+from rows.changes.subscriptions import Subscription
 
 MAX_EVENTS: Final = 5_000
 MAX_BYTES: Final = 32 * 2**20
@@ -105,8 +106,8 @@ class FetchedEvents:
         if key not in self._by_cell:
             by_value: dict[str, list[Event]] = defaultdict(list)
             for event in events:
-                cells = {record[column] for record in _records(event) if isinstance(record.get(column), str)}
-                for cell in cells:
+                records = [record for record in (event["old_record"], event["record"]) if record is not None]
+                for cell in {record[column] for record in records if isinstance(record.get(column), str)}:
                     by_value[cell].append(event)
             self._by_cell[key] = dict(by_value)
         return self._by_cell[key].get(value, ())
@@ -122,10 +123,6 @@ class FetchedEvents:
                 generations = digest(self.versions.get(environment_id, 0), of_tables)
                 self._positions[key] = Position(self.snapshot, self.timeline, generations)
         return self._positions[key]
-
-
-def _records(event: Event) -> Iterator[Mapping[str, Any]]:
-    return (record for record in (event["old_record"], event["record"]) if record is not None)
 
 
 def by_position(streams: Iterable[Stream]) -> list[list[Stream]]:

@@ -270,10 +270,7 @@ def feed_of(using: str) -> Feed:
 
 
 _is_ending: Final = threading.Event()
-
-
-def is_ending() -> bool:
-    return _is_ending.is_set()
+is_ending: Final = _is_ending.is_set
 
 
 def end_all() -> None:

@@ -7,7 +7,8 @@ from rows.changes import stream_counts, watched_tables
 from rows.changes.credentials import SharedCredential
 from rows.changes.feed import feed_of, is_ending
 from rows.changes.positions import seal_of
-from rows.changes.streams import Stream, compile_subscriptions, read_subscriptions
+from rows.changes.streams import Stream
+from rows.changes.subscriptions import compile_subscriptions, read_subscriptions
 from rows.rules.principal import Principal
 
 

@@ -1,5 +1,6 @@
 """Live changes of subscriptions that cost much: they delay others by about a second, and get a reset instead."""
 
+import json
 import re
 import threading
 import time
@@ -13,9 +14,11 @@ import pytest
 
 from rows.changes import differences, tasks
 from rows.changes.advance import advance
+from rows.changes.batches import Message
 from rows.changes.event_reader import FetchedEvents
 from rows.changes.positions import Position, Seal
-from rows.changes.streams import Stream, Subscription
+from rows.changes.streams import Stream
+from rows.changes.subscriptions import Subscription
 from rows.changes.tasks import PassEffort, Task, TaskQueue
 from rows.rules.evaluator import TooCostly
 from tests.support.live_changes import READY, TASKS, App
@@ -211,7 +214,7 @@ class Subscribed:
     def _differences(self, _: Any, stream: Stream, subscription: Subscription, events: Any, effort: PassEffort) -> Any:
         if self.is_slow and subscription.name == "small":
             raise TooCostly
-        return [(each["id"], {"x": "y" * each["size"]}, each["sequence"]) for each in events]
+        return [Message("row", json.dumps({"x": "y" * each["size"]}), each["sequence"]) for each in events]
 
 
 def test_a_subscription_without_time_is_reset_although_the_pass_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
