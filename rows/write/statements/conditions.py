@@ -11,48 +11,32 @@ from rows.query.sql.statement import ROW_ID, Cell
 from rows.query.tables.managers import RowQuerySet
 from rows.rules.access import WriteRule
 from rows.rules.conditions import OLD, Variable, hops_of, operands
-from rows.schema.model import SQL_TYPES, Column, Table
+from rows.schema.model import SQL_TYPES, Column
 from rows.write import update_operators
+from rows.write.row_size import updated_row_fits
 from rows.write.statements.changes import has_subscribers
 from rows.write.statements.shapes import ETAGS, DeleteShape, Ids, InsertShape, UpdateShape, WriteShape
 
 STAMP: Final = Sql("statement_timestamp()")
+TODAY: Final = Sql("(statement_timestamp() AT TIME ZONE 'UTC')::date")
 
 
 def cells_of(role_view: RoleView, shape: InsertShape | UpdateShape) -> dict[str, Any]:
     table = role_view.schema.tables[shape.table]
-    if isinstance(shape, InsertShape):
-        cells = _inserted_cells(table, shape)
-    else:
-        cells = _updated_cells(role_view, table, shape)
-    for name, operand in rule_of(role_view, shape).set.items():
-        type_ = SQL_TYPES[table.columns[name].type]
-        cells[name] = Sql(f"NULL::{type_}") if operand is None else role_view.operand(operand)
-    return cells
-
-
-def _inserted_cells(table: Table, shape: InsertShape) -> dict[str, Any]:
-    cells: dict[str, Any] = {ROW_ID: Parameter(ROW_ID, "text"), "created_at": STAMP, "updated_at": STAMP}
-    for name, column in table.columns.items():
-        cells[name] = _stamp(column) if name in shape.stamped else _sent(column)
-    return cells
-
-
-def _updated_cells(role_view: RoleView, table: Table, shape: UpdateShape) -> dict[str, Any]:
+    types = {name: SQL_TYPES[column.type] for name, column in table.columns.items()}
     cells: dict[str, Any] = {"updated_at": STAMP}
-    cells |= {name: _sent(table.columns[name]) for name in shape.columns}
-    for name, operator in shape.computed:
-        seen = role_view.reading.cell(table.name, name, CURRENT_ROW)
-        cells[name] = update_operators.cell(table.columns[name], operator, seen)
+    if isinstance(shape, InsertShape):
+        cells |= {ROW_ID: Parameter(ROW_ID, "text"), "created_at": STAMP}
+        cells |= {name: Parameter(Cell(name), type_) for name, type_ in types.items()}
+        cells |= {name: TODAY if types[name] == "date" else STAMP for name in shape.stamped}
+    else:
+        cells |= {name: Parameter(Cell(name), types[name]) for name in shape.columns}
+        for name, operator in shape.computed:
+            seen = role_view.reading.cell(table.name, name, CURRENT_ROW)
+            cells[name] = update_operators.cell(table.columns[name], operator, seen)
+    for name, operand in rule_of(role_view, shape).set.items():
+        cells[name] = Sql(f"NULL::{types[name]}") if operand is None else role_view.operand(operand)
     return cells
-
-
-def _sent(column: Column) -> Parameter:
-    return Parameter(Cell(column.name), SQL_TYPES[column.type])
-
-
-def _stamp(column: Column) -> Sql:
-    return Sql("(statement_timestamp() AT TIME ZONE 'UTC')::date") if column.type == "date" else STAMP
 
 
 def rule_of(role_view: RoleView, shape: InsertShape | UpdateShape) -> WriteRule:
@@ -71,30 +55,30 @@ def references_of(role_view: RoleView, shape: InsertShape | UpdateShape) -> list
     return [column for column in table.columns.values() if column.is_reference and column.name in writable]
 
 
-def visible_references(
+def conditions_of_row(
     role_view: RoleView, shape: InsertShape | UpdateShape, cells: Mapping[str, Any], before: RowSource | None
-) -> list[Sql]:
-    """For each of `references_of`, that it is null, leads to a visible row, or stays what the caller sees it to be."""
-    found: list[Sql] = []
+) -> list[Any]:
+    """Of the row after the write, except for the rule's check: two for each computed column, that the caller may read
+    the old cell and that the result fits; if the shape is large, that the row fits; for each of `references_of`, that
+    it is null, leads to a visible row, or stays what the caller sees it to be."""
+    table = role_view.schema.tables[shape.table]
+    found: list[Any] = []
+    if isinstance(shape, UpdateShape):
+        for name, operator in shape.computed:
+            readable = role_view.readable(table.name, name, CURRENT_ROW)
+            seen = role_view.reading.cell(table.name, name, CURRENT_ROW)
+            fits = update_operators.fits(table.columns[name], operator, seen)
+            found += [ALWAYS if readable is None else readable, fits]
+        if shape.large:
+            found.append(updated_row_fits(role_view, table, cells, rule_of(role_view, shape).columns))
     for column in references_of(role_view, shape):
         cell = cells[column.name]
-        seen = role_view.reading.far(column.references or "").filter(boolean("(", F("id"), " = ", cell, ")"))
+        targets = role_view.reading.far(column.references or "").filter(boolean("(", F("id"), " = ", cell, ")"))
         unchanged: list[Any] = []
         if before is not None:
             unchanged = [" OR ", role_view.reading.cell(shape.table, column.name, before), " = ", cell]
-        found.append(boolean("(", cell, " IS NULL OR ", Exists(seen), *unchanged, ")"))
+        found.append(boolean("(", cell, " IS NULL OR ", Exists(targets), *unchanged, ")"))
     return found
-
-
-def computability_conditions(role_view: RoleView, shape: UpdateShape) -> list[Any]:
-    """Two for each computed column: the caller may read the old cell, and the result fits."""
-    table = role_view.schema.tables[shape.table]
-    flags: list[Any] = []
-    for name, operator in shape.computed:
-        readable = role_view.readable(table.name, name, CURRENT_ROW)
-        seen = role_view.reading.cell(table.name, name, CURRENT_ROW)
-        flags += [ALWAYS if readable is None else readable, update_operators.fits(table.columns[name], operator, seen)]
-    return flags
 
 
 def needs_second_statement(role_view: RoleView, shape: InsertShape | UpdateShape) -> bool:

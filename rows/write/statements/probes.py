@@ -6,23 +6,21 @@ from rows.query.role_view import RoleView
 from rows.query.sql.conditions import CURRENT_ROW, GivenRow, RowSource
 from rows.query.sql.expressions import ALWAYS, Parameter, listed
 from rows.query.sql.statement import Statement, build_statement, is_row, verdict, verdicts
-from rows.schema.model import SQL_TYPES, Column, Table
-from rows.write.row_size import updated_row_fits
+from rows.schema.model import SQL_TYPES, Column
 from rows.write.statements.conditions import (
     cells_of,
-    computability_conditions,
+    conditions_of_row,
     has_no_subscribers,
     matches_etag,
     references_of,
     rule_of,
-    visible_references,
 )
 from rows.write.statements.shapes import DeleteShape, InsertShape, OldCell, UpdateShape, WriteShape
 
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """Of each condition of a write. Those of a delete end with `needs_no_event`."""
+    """Of each condition of a write, in this order. Those of a delete end with `needs_no_event`."""
 
     matches_etag: bool
     needs_no_event: bool
@@ -40,11 +38,11 @@ def probe(role_view: RoleView, shape: WriteShape) -> Statement:
     table = role_view.schema.tables[shape.table]
     needs_no_event = ALWAYS if shape.events else has_no_subscribers(shape)
     if isinstance(shape, InsertShape):
-        conditions = [ALWAYS, needs_no_event, *_after_write(role_view, table, shape, None)]
+        conditions = [ALWAYS, needs_no_event, *_after_write(role_view, shape, None)]
         return build_statement(role_view.alias, "SELECT ", listed(map(verdict, conditions)))
     conditions = [matches_etag(role_view, shape) if shape.matches else ALWAYS, needs_no_event]
     if isinstance(shape, UpdateShape):
-        conditions += _after_write(role_view, table, shape, CURRENT_ROW)
+        conditions += _after_write(role_view, shape, CURRENT_ROW)
     rows = role_view.models[table.name].objects.changeable_by(role_view, shape.action)
     return build_statement(role_view.alias, verdicts(rows.filter(is_row()), conditions))
 
@@ -73,17 +71,10 @@ def probe_afterwards(role_view: RoleView, shape: InsertShape | UpdateShape) -> S
     return build_statement(role_view.alias, verdicts(rows.filter(is_row()), checks))
 
 
-def _after_write(
-    role_view: RoleView, table: Table, write: InsertShape | UpdateShape, before: RowSource | None
-) -> list[Any]:
-    """In the order of `Verdicts`."""
-    cells = cells_of(role_view, write)
-    computable = computability_conditions(role_view, write) if isinstance(write, UpdateShape) else []
-    small = []
-    if isinstance(write, UpdateShape) and write.large:
-        small = [updated_row_fits(role_view, table, cells, rule_of(role_view, write).columns)]
-    seen = visible_references(role_view, write, cells, before)
-    return [*computable, *small, *seen, *_checks(role_view, write, GivenRow(cells, before), before)]
+def _after_write(role_view: RoleView, shape: InsertShape | UpdateShape, before: RowSource | None) -> list[Any]:
+    cells = cells_of(role_view, shape)
+    conditions = conditions_of_row(role_view, shape, cells, before)
+    return [*conditions, *_checks(role_view, shape, GivenRow(cells, before), before)]
 
 
 def _checks(

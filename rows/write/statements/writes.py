@@ -15,7 +15,7 @@ from typing import Any
 from django.db.models import F
 
 from rows.query.role_view import RoleView
-from rows.query.sql.conditions import CURRENT_ROW, AliasedRow, GivenRow
+from rows.query.sql.conditions import CURRENT_ROW, AliasedRow, GivenRow, RowSource
 from rows.query.sql.expressions import ALWAYS, Parameter, Sql, boolean, joined, listed
 from rows.query.sql.row_json import select_list
 from rows.query.sql.statement import (
@@ -31,18 +31,16 @@ from rows.query.sql.statement import (
 )
 from rows.rules.conditions import TRUE, Condition
 from rows.schema.model import Table
-from rows.write.row_size import updated_row_fits
 from rows.write.statements.changes import delete_of, update_of, with_event
 from rows.write.statements.conditions import (
     STAMP,
     cells_of,
-    computability_conditions,
+    conditions_of_row,
     has_no_subscribers,
     is_among,
     needs_second_statement,
     only_if_changeable,
     rule_of,
-    visible_references,
     with_preconditions,
 )
 from rows.write.statements.shapes import Action, DeleteShape, Ids, InsertShape, UpdateShape
@@ -78,11 +76,7 @@ def insert_many(role_view: RoleView, shape: InsertShape) -> Statement:
 def _inserted(
     role_view: RoleView, table: Table, shape: InsertShape, cells: dict[str, Any], source: Sql | str = ""
 ) -> Sql:
-    conditions: list[Any] = [is_current()]
-    if not needs_second_statement(role_view, shape):
-        check = rule_of(role_view, shape).check
-        conditions.append(role_view.rules.condition(check, table.name, GivenRow(cells)))
-    conditions += visible_references(role_view, shape, cells, None)
+    conditions = [is_current(), *_after_write(role_view, shape, cells, None)]
     if not shape.events:
         conditions.append(has_no_subscribers(shape))
     columns = ", ".join(f'"{name}"' for name in table.all_columns)
@@ -114,19 +108,20 @@ def _updated(role_view: RoleView, table: Table, shape: UpdateShape, which: Sql) 
     """The UPDATE, and the columns that it writes."""
     cells = cells_of(role_view, shape)
     rows = role_view.models[table.name].objects.changeable_by(role_view, "update").filter(which, is_current())
-    rule = rule_of(role_view, shape)
-    conditions = computability_conditions(role_view, shape)
-    if not needs_second_statement(role_view, shape):
-        conditions.append(
-            role_view.rules_with(CURRENT_ROW).condition(rule.check, table.name, GivenRow(cells, CURRENT_ROW))
-        )
-    conditions += visible_references(role_view, shape, cells, CURRENT_ROW)
-    if shape.large:
-        conditions.append(updated_row_fits(role_view, table, cells, rule.columns))
-    if conditions:
+    if conditions := _after_write(role_view, shape, cells, CURRENT_ROW):
         rows = rows.filter(only_if_changeable(role_view, shape, conditions))
     rows = with_preconditions(role_view, rows, shape)
     return update_of(rows, cells), tuple(name for name in cells if name != "updated_at")
+
+
+def _after_write(
+    role_view: RoleView, shape: InsertShape | UpdateShape, cells: dict[str, Any], before: RowSource | None
+) -> list[Any]:
+    conditions = conditions_of_row(role_view, shape, cells, before)
+    if not needs_second_statement(role_view, shape):
+        check, row = rule_of(role_view, shape).check, GivenRow(cells, before)
+        conditions.append(role_view.rules_with(before).condition(check, shape.table, row))
+    return conditions
 
 
 def delete(role_view: RoleView, shape: DeleteShape) -> Statement:
