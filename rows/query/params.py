@@ -190,22 +190,18 @@ def _with_hops(path: str, table: str, resolver: NameResolver) -> Iterator[Hop | 
         if number == MAX_HOPS:
             raise refusal("with", path, "too_deep", f"relations nest {MAX_HOPS} deep at most.")
         if hop is None:
-            yield _with_user(path, step, number == len(steps) - 1, resolver)
+            if not resolver.user_fields:
+                message = 'your role may not read any field of users. "users" in the schema document allows fields.'
+                raise refusal("with", path, "unknown", message)
+            if number < len(steps) - 1:
+                raise refusal("with", path, "unknown", f"{step} is a user, which has no relations.")
+            yield WithUser(step, f"{step}_id")
             return
         if hop.table in visited and hop.table != table:
             raise refusal("with", path, "cyclic", f"returns to {hop.table}.")
         visited.add(hop.table)
         table = hop.table
         yield hop
-
-
-def _with_user(path: str, name: str, is_last: bool, resolver: NameResolver) -> WithUser:
-    if not resolver.user_fields:
-        message = 'your role may not read any field of users. "users" in the schema document allows fields.'
-        raise refusal("with", path, "unknown", message)
-    if not is_last:
-        raise refusal("with", path, "unknown", f"{name} is a user, which has no relations.")
-    return WithUser(name, f"{name}_id")
 
 
 def _to_withs(tree: Mapping[Hop | WithUser, Any]) -> Withs:

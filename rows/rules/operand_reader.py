@@ -55,7 +55,8 @@ class OperandReader:
         return OtherCell(name, type_)
 
     def literal(self, column: Column, value: Any, path: str) -> Any:
-        if self.use == "filter" and isinstance(value, str) and value.startswith("$") and _holds_ids(column):
+        holds_ids = column.is_reference or column.is_user or column is ID
+        if self.use == "filter" and holds_ids and isinstance(value, str) and value.startswith("$"):
             # No id begins with `$`: the caller means a rule's variable and would take an empty list for a correct
             # answer.
             raise InvalidCondition(
@@ -70,13 +71,12 @@ class OperandReader:
         except InvalidValue as error:
             raise InvalidCondition(path, error.code, error.continued) from None
         if self.resolver.is_strict and not is_possible_id(column, literal):
-            raise InvalidCondition(path, "invalid", self.not_an_id(column))
+            message = 'is not the id of a user (usr_…). The caller\'s id is "$user.id".'
+            if column.is_reference:
+                row = f"the id of a row of {column.references}"
+                message = f"is not {row}: ids are letters, digits, hyphens and underscores."
+            raise InvalidCondition(path, "invalid", message)
         return literal
-
-    def not_an_id(self, column: Column) -> str:
-        if column.is_reference:
-            return f"is not the id of a row of {column.references}: ids are letters, digits, hyphens and underscores."
-        return 'is not the id of a user (usr_…). The caller\'s id is "$user.id".'
 
     def operand(self, type_: Type, value: Any, path: str, form: Form = "plain") -> Operand:
         if (variable := self.variable(type_of_operand(type_, form), value, path, form)) is not None:
@@ -117,7 +117,3 @@ class OperandReader:
         if self.use == "filter" or not isinstance(value, str) or not value.startswith("$") or value.startswith("$$"):
             return None
         return read_variable(self.resolver, self.base, value[1:], type_, form, path, self.use)
-
-
-def _holds_ids(column: Column) -> bool:
-    return column.is_reference or column.is_user or column is ID

@@ -57,8 +57,10 @@ def read_operand(column: Column, value: Any) -> Any:
 def read_cell(column: Column, value: Any) -> Any:
     """A cell's Python value, None for null; references are not checked. Raises InvalidValue."""
     cell = read_unbounded(column, value)
-    if cell is not None and (column.min is not None or column.max is not None):
-        _check_range(column, cell)
+    if cell is not None and column.min is not None and cell < column.min:
+        raise InvalidValue("out_of_range", f"Must be at least {_spelled(column, column.min)}.")
+    if cell is not None and column.max is not None and cell > column.max:
+        raise InvalidValue("out_of_range", f"Must be at most {_spelled(column, column.max)}.")
     return cell
 
 
@@ -90,13 +92,6 @@ def is_possible_id(column: Column, cell: Any) -> bool:
     if column.is_reference:
         return ROW_ID.fullmatch(cell) is not None
     return not column.is_user or ids.matches("usr", cell)
-
-
-def _check_range(column: Column, cell: Any) -> None:
-    if column.min is not None and cell < column.min:
-        raise InvalidValue("out_of_range", f"Must be at least {_spelled(column, column.min)}.")
-    if column.max is not None and cell > column.max:
-        raise InvalidValue("out_of_range", f"Must be at most {_spelled(column, column.max)}.")
 
 
 def _spelled(column: Column, cell: Any) -> str:
@@ -137,16 +132,12 @@ def _check_digits(column: Column, value: Decimal) -> None:
         raise InvalidValue("out_of_range", f"Must have at most {column.precision - scale} digits before the point.")
 
 
-def read_id(value: Any) -> str:
-    if isinstance(value, str) and ROW_ID.fullmatch(value):
-        return value
-    raise InvalidValue("invalid", "Must be 1-64 letters, digits, hyphens or underscores.")
-
-
 def encode_cell(table: Table, column: Column, value: Any) -> bytes | None:
     """Raises InvalidValue."""
     if column is ID:
-        return read_id(value).encode()
+        if isinstance(value, str) and ROW_ID.fullmatch(value):
+            return value.encode()
+        raise InvalidValue("invalid", "Must be 1-64 letters, digits, hyphens or underscores.")
     cell = read_cell(column, value)
     encoded = None if cell is None else wire(SQL_TYPES[column.type], cell)
     if encoded is not None and column.type == "text" and len(encoded) > MAX_INDEXED_BYTES and is_indexed(table, column):

@@ -16,6 +16,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, get_args
 
+from platform_site.http.errors import FieldError
 from platform_site.http.exact_json import LongFloat
 from rows.schema.types import Type
 
@@ -46,6 +47,9 @@ class InvalidValue(Exception):
     @property
     def continued(self) -> str:
         return self.message[0].lower() + self.message[1:]
+
+    def of(self, field: str) -> FieldError:
+        return FieldError(field, self.code, self.message)
 
 
 def _text(value: Any) -> str:

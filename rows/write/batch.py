@@ -237,7 +237,7 @@ class _Batch:
         try:
             found = self._cell(operation.id[_REFERENCE], ID)
         except InvalidValue as error:
-            raise ValidationFailed.of("id", error.code, error.message) from None
+            raise ValidationFailed(fields=[error.of("id")]) from None
         if found is None:
             raise ValidationFailed.of("id", "required", "The referenced cell is null.")
         return str(found)
@@ -261,7 +261,7 @@ class _Batch:
                 try:
                     found[name] = self._cell(value[_REFERENCE], column)
                 except InvalidValue as error:
-                    errors.append(FieldError(name, error.code, error.message))
+                    errors.append(error.of(name))
         if errors:
             raise ValidationFailed(fields=errors)
         return found

@@ -26,7 +26,7 @@ def read_insert(
         try:
             cells[name] = change.initial_cell()
         except InvalidValue as error:
-            errors.append(FieldError(name, error.code, error.message))
+            errors.append(error.of(name))
     given = {*cells, *(error.field for error in errors)}
     for column in table.columns.values() if len(errors) < MAX_ERRORS else ():  # else it was not read to its end
         if column.name not in given and not column.null and column.default is None and column.name in writable:
@@ -58,7 +58,7 @@ def read_update(
             else:
                 cells[name] = encode_cell(table, column, value)
         except InvalidValue as error:
-            errors.append(FieldError(_shown(name), error.code, error.message))
+            errors.append(error.of(str(name)[:100].encode("unicode_escape").decode()))
     return cells, changes, errors
 
 
@@ -69,7 +69,3 @@ def _not_writable(table: Table, name: str, writable: Iterable[str], readable: Co
         return InvalidValue("read_only", f"Cannot be set: {by}.")
     suggestion = did_you_mean(name, writable, compared=0) or "."
     return InvalidValue("unknown", f"There is no such column{suggestion}")
-
-
-def _shown(name: Any) -> str:
-    return str(name)[:100].encode("unicode_escape").decode()

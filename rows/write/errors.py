@@ -83,13 +83,12 @@ def _not_computable(shape: UpdateShape, verdicts: Verdicts) -> list[FieldError]:
     for (column, operator), (is_readable, has_room) in zip(shape.computed, verdicts.computable, strict=True):
         if not (is_readable and has_room):
             problem = update_operators.too_large(operator) if is_readable else update_operators.unreadable()
-            found.append(FieldError(column, problem.code, problem.message))
+            found.append(problem.of(column))
     return found
 
 
 def _unseen(references: Iterable[Column]) -> list[FieldError]:
-    missing = column_values.missing_row()
-    return [FieldError(column.name, missing.code, missing.message) for column in references]
+    return [column_values.missing_row().of(column.name) for column in references]
 
 
 def check_written(context: QueryContext, pending: PendingWrite[InsertShape | UpdateShape], old: Named) -> None:
@@ -157,10 +156,9 @@ def error_of_constraint(
     if state == "23514":
         return _violated(context, table, name, known)
     if state == "23503":
-        missing = column_values.missing_row()
         for column in table.columns.values():
             if name == table_models.foreign_key_name(table.name, column.name) and column.name in known:
-                return ValidationFailed.of(column.name, missing.code, missing.message)
+                return ValidationFailed(fields=_unseen([column]))
     if state == sqlstates.TOO_LONG_FOR_AN_INDEX and (long := table_models.too_long_together(table, name)):
         message = "Together, the values of these columns are too long for an index (about 2,700 bytes)."
         if known.issuperset(long):
@@ -181,8 +179,7 @@ def _violated(context: QueryContext, table: Table, name: str, known: set[str]) -
             return ValidationFailed.of(WHOLE_BODY, "check_failed", "The row does not meet a check of its table.")
     for column in table.columns.values():
         if name == table_models.check_name(table.name, column.name) and column.name in known:
-            problem = column_values.mismatch(column)
-            return ValidationFailed.of(column.name, problem.code, problem.message)
+            return ValidationFailed(fields=[column_values.mismatch(column).of(column.name)])
     return ValidationFailed.of(WHOLE_BODY, "invalid", "A value that the rules set does not fit its column.")
 
 
@@ -210,8 +207,7 @@ def unknown_users(context: QueryContext, table: Table, cells: body_parsing.Cells
     if not others:
         return []
     unknown = others - user_lookup.find_users(context.environment.pool_id, others, ("id",)).keys()
-    missing = column_values.missing_user()
-    return [FieldError(column, missing.code, missing.message) for column, user in named.items() if user in unknown]
+    return [column_values.missing_user().of(column) for column, user in named.items() if user in unknown]
 
 
 def too_large(shared: Shares | None, grown: Iterable[str] = ()) -> ValidationFailed:
