@@ -102,14 +102,14 @@ def new_unique_sql(unique: AddedUnique, *, concurrently: bool = True) -> sql.Com
     )
 
 
-def new_uniques(cursor: Any, tables: Collection[str] | None = None) -> dict[str, bool]:
-    """Of `tables` (None: of all) in the current schema, with whether they are valid."""
+def indexes(cursor: Any, names: str = "%", tables: Collection[str] | None = None) -> dict[str, bool]:
+    """Those of `tables` (None: of all) in the current schema with names LIKE `names`, and whether they are valid."""
     cursor.execute(
         "SELECT i.relname, x.indisvalid FROM pg_catalog.pg_index x JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid"
         " JOIN pg_catalog.pg_class t ON t.oid = x.indrelid JOIN pg_catalog.pg_namespace n ON n.oid = i.relnamespace"
         " WHERE n.nspname = pg_catalog.current_schema() AND i.relname LIKE %(names)s"
         " AND (%(tables)s::text[] IS NULL OR t.relname = ANY (%(tables)s::text[]))",
-        {"names": NEW_UNIQUE_NAMES, "tables": None if tables is None else list(tables)},
+        {"names": names, "tables": None if tables is None else list(tables)},
     )
     return dict(cursor.fetchall())
 
@@ -119,7 +119,7 @@ def _check_prebuilt_indexes(alias: str, plan: Plan, made: Sequence[AddedUnique])
     if not plan.exclusive:
         return
     with connections[alias].cursor() as cursor:
-        present = new_uniques(cursor, plan.exclusive)
+        present = indexes(cursor, NEW_UNIQUE_NAMES, plan.exclusive)
         if not all(present.pop(unique.index, False) for unique in made):
             raise LockNotAvailable
         for name in present:

@@ -11,6 +11,7 @@ from platform_site.background import advisory_locks
 from platform_site.background.advisory_locks import LockSpace
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres.direct import without_timeouts
+from rows.migrate import apply
 from rows.migrate import versions as schema_versions
 from rows.migrate.schema_editor import RowSchemaEditor
 from rows.models import CurrentVersion
@@ -39,7 +40,7 @@ def make_due(environment: EnvironmentRef, progress: Progress = lambda name: None
 
 
 def _build_missing(connection: BaseDatabaseWrapper, cursor: Any, schema: Schema, progress: Progress) -> None:
-    present, models = _present(cursor), table_models.state_of(schema)
+    present, models = apply.indexes(cursor), table_models.state_of(schema)
     for table in schema.tables.values():
         for spec in table.indexes:
             name = table_models.index_name(table.name, spec)
@@ -51,11 +52,3 @@ def _build_missing(connection: BaseDatabaseWrapper, cursor: Any, schema: Schema,
             model = models.apps.get_model(table_models.LABEL, table.name)
             index = table_models.index_for(table, spec)
             cursor.execute(str(index.create_sql(model, RowSchemaEditor(connection), concurrently=True)))
-
-
-def _present(cursor: Any) -> dict[str, bool]:
-    cursor.execute(
-        "SELECT i.relname, x.indisvalid FROM pg_catalog.pg_index x JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid"
-        " JOIN pg_catalog.pg_namespace n ON n.oid = i.relnamespace WHERE n.nspname = pg_catalog.current_schema()"
-    )
-    return dict(cursor.fetchall())

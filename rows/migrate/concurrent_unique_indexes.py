@@ -140,7 +140,7 @@ def _duplicates(cursor: Any, unique: AddedUnique) -> FieldError | None:
 
 def _clear(cursor: Any) -> None:
     _limit(cursor, _CLEARING_MS)
-    for name in apply.new_uniques(cursor):
+    for name in apply.indexes(cursor, apply.NEW_UNIQUE_NAMES):
         cursor.execute(sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {}").format(sql.Identifier(name)))
 
 

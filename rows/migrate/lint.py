@@ -26,7 +26,9 @@ def of(schema: Schema) -> tuple[FieldError, ...]:
 
 def _all(schema: Schema) -> Iterator[FieldError]:
     ruleset = Ruleset(schema)
-    yield from _public_emails(schema)
+    if "email" in schema.users.get(ANONYMOUS, ()):
+        message = "Everyone can read the emails of users: a publishable key is public. Leave email out for anonymous."
+        yield FieldError(f"users.{ANONYMOUS}", "public_email", message)
     for role in schema.users:
         yield from _misspelled_role(role, f"users.{role}")
     for table in schema.tables.values():
@@ -50,12 +52,6 @@ def _all(schema: Schema) -> Iterator[FieldError]:
                 yield from _check_satisfied_by_new_row(table, access.insert, f"{at}.insert.check")
             if access.update is not None and any(spec.check is not None for spec in specs.get("update", ())):
                 yield from _check_satisfied_by_new_row(table, access.update, f"{at}.update.check")
-
-
-def _public_emails(schema: Schema) -> Iterator[FieldError]:
-    if "email" in schema.users.get(ANONYMOUS, ()):
-        message = "Everyone can read the emails of users: a publishable key is public. Leave email out for anonymous."
-        yield FieldError(f"users.{ANONYMOUS}", "public_email", message)
 
 
 def _misspelled_role(role: str, at: str) -> Iterator[FieldError]:

@@ -52,31 +52,22 @@ class OldNames:
         return FieldError(path, "renamed", f"This still names {named}, which becomes {becomes}.")
 
 
-def _columns_of(document: Any) -> Iterator[str]:
-    if isinstance(document, list):
+def _columns_of(document: Any, *, names_columns: bool = True) -> Iterator[str]:
+    """`names_columns`: the keys are columns, as they are outside of a column's operand."""
+    if isinstance(document, str) and document.startswith("$old."):
+        yield document.removeprefix("$old.")
+    elif isinstance(document, list):
         for each in document:
-            yield from _columns_of(each)
+            yield from _columns_of(each, names_columns=names_columns)
     elif isinstance(document, Mapping):
         for key, value in document.items():
-            if key in ("$and", "$or", "$not"):
-                yield from _columns_of(value)
-            elif not key.startswith("$"):
+            if key == "$column" and isinstance(value, str):
+                yield value
+            elif names_columns and not key.startswith("$"):
                 yield key
-                yield from _columns_of_value(value)
-
-
-def _columns_of_value(value: Any) -> Iterator[str]:
-    if isinstance(value, str) and value.startswith("$old."):
-        yield value.removeprefix("$old.")
-    elif isinstance(value, list):
-        for each in value:
-            yield from _columns_of_value(each)
-    elif isinstance(value, Mapping):
-        for key, inner in value.items():
-            if key == "$column" and isinstance(inner, str):
-                yield inner
+                yield from _columns_of(value, names_columns=False)
             elif key.startswith("$"):
-                yield from _columns_of_value(inner)
+                yield from _columns_of(value, names_columns=names_columns and key in ("$and", "$or", "$not"))
 
 
 def warnings(

@@ -11,10 +11,10 @@ from django.db import Error as DatabaseError
 from django.db import models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.ddl_references import Statement
-from django.db.backends.postgresql.schema import DatabaseSchemaEditor
 from psycopg.sql import SQL, Identifier
 
 from platform_site.postgres import sqlstates
+from platform_site.postgres.base import SchemaEditor
 from rows.query.tables import table_models
 
 _DATE: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
@@ -35,7 +35,7 @@ class ForeignKey(Statement):
     pass
 
 
-class RowSchemaEditor(DatabaseSchemaEditor):
+class RowSchemaEditor(SchemaEditor):
     """`recorded` gets (operation, statement). Indexes of `large` tables are only recorded
     (`rows.migrate.concurrent_indexes`). A unique in `made` (constraint → index, statement) takes over its index."""
 
@@ -156,6 +156,3 @@ class RowSchemaEditor(DatabaseSchemaEditor):
 
     def _fk_constraint_name(self, model: Any, field: Any, suffix: str) -> Any:
         return self.quote_name(table_models.foreign_key_name(model._meta.db_table, field.column))
-
-    def _create_like_index_sql(self, model: Any, field: Any) -> None:
-        """None: with our collation the ordinary index serves LIKE."""

@@ -205,8 +205,8 @@ def _planned(
     if state.version == 0 and not schemas.has_schema(environment.environment_id, environment.cluster):
         raise SchemaLost
     check_table_quota(environment, state.schema, schema)
-    shows_more = planner.shows_more_of_users(state.schema.users, schema.users)
-    if shows_more and environment.is_branch and isinstance(actor, Caller):
+    changes = planner.user_field_changes(state.schema.users, schema.users)
+    if environment.is_branch and isinstance(actor, Caller) and any(more for _, more, _ in changes):
         actor.need("users:manage")  # they are the users of another environment
     plan = planner.plan(state.schema, schema)
     if errors := rules.too_large(schema, state.schema, plan.renamed.kept_tables):

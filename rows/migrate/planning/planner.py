@@ -262,10 +262,6 @@ def user_field_changes(old: UserFields, new: UserFields) -> Iterator[tuple[str, 
             yield role, more, less
 
 
-def shows_more_of_users(old: UserFields, new: UserFields) -> bool:
-    return any(more for _, more, _ in user_field_changes(old, new))
-
-
 def _user_field_notes(old: UserFields, new: UserFields) -> Iterator[str]:
     """Such as `widen users.anonymous: name` and `narrow …`."""
     changes = list(user_field_changes(old, new))
