@@ -14,7 +14,7 @@ class RegionNotNamed(RuntimeError):
 
 
 class RegionRouter:
-    def _database(self, model: type[Model], hints: dict[str, Any]) -> str | None:
+    def db_for_read(self, model: type[Model], **hints: Any) -> str | None:
         if model._meta.app_label in REGION_APPS:
             instance = hints.get("instance")
             if instance is not None and instance._state.db in settings.REGION_DATABASES:
@@ -22,7 +22,7 @@ class RegionRouter:
             raise RegionNotNamed(f"{model._meta.label} lives in a region: name one with using()")
         return None if model._meta.app_label in EVERYWHERE_APPS else "default"
 
-    db_for_read = db_for_write = lambda self, model, **hints: self._database(model, hints)
+    db_for_write = db_for_read
 
     def allow_relation(self, one: Model, other: Model, **hints: Any) -> bool:
         return one._state.db == other._state.db or None in (one._state.db, other._state.db)

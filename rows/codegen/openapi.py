@@ -72,15 +72,12 @@ def environment_description(platform: Mapping[str, Any], described: RoleTables) 
             }
             if found:
                 paths[path.replace("{table}", table.name)] = found
-    return {**platform, "info": _info(platform["info"], described), "paths": paths, "components": components}
-
-
-def _info(info: Mapping[str, Any], described: RoleTables) -> Json:
     of = (
         f"This description has the tables of {described.environment_id} at schema version {described.version}, "
         f'as the role "{described.role}" may use them.'
     )
-    return {**info, "description": f"{of}\n\n{info['description']}"}
+    info = {**platform["info"], "description": f"{of}\n\n{platform['info']['description']}"}
+    return {**platform, "info": info, "paths": paths, "components": components}
 
 
 def _share(operation: Mapping[str, Any], components: dict[str, Json]) -> Json:

@@ -71,15 +71,6 @@ class _TooManyRelated(Exception):
 _Rows = Sequence[Mapping[str, Any]]
 
 
-class _Evaluation:
-    """Of one event, with related rows by hop and key (None: too many)."""
-
-    def __init__(self, event: int | None = None, effort: Effort | None = None) -> None:
-        self.event = event
-        self.effort = effort or Effort(MAX_EFFORT)
-        self.related: dict[tuple[Hop, Any], _Rows | None] = {}
-
-
 class Payloads:
     """The payloads of one relay batch in the region `using`. `viewer` reads them: role `server` for webhooks. `effort`:
     for all calls of `visible_cells`."""
@@ -90,7 +81,10 @@ class Payloads:
         self._environments: dict[str, schema_cache.CompiledSchema] = {}
         self._filters: dict[tuple[str, str], Condition | InvalidCondition] = {}
         self._used_columns: dict[tuple[str, str], Mapping[str, set[str]]] = {}
-        self._evaluation = _Evaluation(effort=effort)
+        self._event: int | None = None
+        self._effort = effort or Effort(MAX_EFFORT)
+        self._known: dict[tuple[Hop, Any], _Rows | None] = {}
+        """Related rows of the event by hop and key; None: too many."""
         self._now: datetime | None = None
 
     def payload_of(self, event: OutboxEvent, data: Mapping[str, Any], subscriber: Subscriber) -> dict[str, Any] | None:
@@ -105,15 +99,15 @@ class Payloads:
         if rule is None:
             raise Hidden
         old, new = data.get("old_record"), data.get("record")
-        if self._evaluation.event != event.pk:
-            self._evaluation = _Evaluation(event.pk)
+        if self._event != event.pk:
+            self._event, self._effort, self._known = event.pk, Effort(MAX_EFFORT), {}
         readable_old = self._readable(compiled, table, rule, old)
         readable_new = self._readable(compiled, table, rule, new)
         # After a delete the filter speaks of the row as it was.
         subject = readable_new if readable_new is not None else readable_old
         if subject is None:
             raise Hidden
-        facts = Facts(old=readable_old, effort=self._evaluation.effort)
+        facts = Facts(old=readable_old, effort=self._effort)
         if not self._is_wanted(compiled, subscriber, table, subject, facts):
             return None
         columns = None if subscriber.columns is None else list(subscriber.columns.get(table, []))
@@ -160,7 +154,7 @@ class Payloads:
         facts = Facts(
             variable=self._resolved,
             related=lambda hop, row: self._related(compiled, hop, row, used),
-            effort=self._evaluation.effort,
+            effort=self._effort,
         )
         granted: set[str] = set()
         matched = False
@@ -188,7 +182,7 @@ class Payloads:
         key = row.get("id") if hop.many else row.get(hop.column)
         if key is None:
             return []
-        effort, known = self._evaluation.effort, self._evaluation.related
+        effort, known = self._effort, self._known
         effort.spend(_CACHED_RELATION_STEPS)
         if (hop, key) not in known:
             try:

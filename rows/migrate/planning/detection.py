@@ -82,39 +82,28 @@ def _filled(operation: DjangoOperation, new: Schema) -> DjangoOperation:
     if isinstance(operation, migrations.AddField | migrations.AlterField):
         column = column_of(new.tables[operation.model_name], operation.name)
         if column.backfill is not None and column.default is not None:
-            kind = _AddWithBackfill if isinstance(operation, migrations.AddField) else _AlterWithBackfill
-            filled = kind(operation.model_name, operation.name, operation.field)
-            filled.backfilled = table_models.field_for(replace(column, default=column.backfill))
-            return filled
+            return _with_default(operation, table_models.field_for(replace(column, default=column.backfill)))
     return operation
 
 
-class _Backfill:
-    """Sets the backfill as the default, then restores it, while the table is locked."""
+def _with_default(
+    operation: migrations.AddField | migrations.AlterField, backfilled: "models.Field[Any, Any]"
+) -> DjangoOperation:
+    """The operation, which first sets the default of `backfilled`, then its own, while the table is locked."""
+    kind: Any = type(operation)
 
-    plain: type[migrations.AddField | migrations.AlterField]
-    backfilled: "models.Field[Any, Any]"
-    model_name: str
-    name: str
-    field: "models.Field[Any, Any]"
+    class WithBackfill(kind):  # type: ignore[misc]
+        def database_forwards(
+            self, app_label: str, schema_editor: Any, from_state: ProjectState, to_state: ProjectState
+        ) -> None:
+            between = from_state.clone()
+            first = kind(self.model_name, self.name, backfilled)
+            first.state_forwards(app_label, between)
+            first.database_forwards(app_label, schema_editor, from_state, between)
+            then = migrations.AlterField(self.model_name, self.name, self.field)
+            then.database_forwards(app_label, schema_editor, between, to_state)
 
-    def database_forwards(
-        self, app_label: str, schema_editor: Any, from_state: ProjectState, to_state: ProjectState
-    ) -> None:
-        between = from_state.clone()
-        first = self.plain(self.model_name, self.name, self.backfilled)
-        first.state_forwards(app_label, between)
-        first.database_forwards(app_label, schema_editor, from_state, between)
-        then = migrations.AlterField(self.model_name, self.name, self.field)
-        then.database_forwards(app_label, schema_editor, between, to_state)
-
-
-class _AddWithBackfill(_Backfill, migrations.AddField):
-    plain = migrations.AddField
-
-
-class _AlterWithBackfill(_Backfill, migrations.AlterField):
-    plain = migrations.AlterField
+    return WithBackfill(operation.model_name, operation.name, operation.field)
 
 
 def _created(names: Collection[str], new: Schema, state: ProjectState) -> Iterator[DjangoOperation]:

@@ -12,7 +12,6 @@ from django.contrib.postgres.functions import RandomUUID
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.state import ModelState, ProjectState
-from django.db.models.expressions import Combinable
 from django.db.models.functions import Abs, Length, Now
 from django.db.models.lookups import GreaterThanOrEqual, LessThan, LessThanOrEqual
 
@@ -223,22 +222,10 @@ def field_for(column: Column, *, constrained: bool = True) -> "models.Field[Any,
     if column.name == "id" and column.implicit:
         return Text(primary_key=True, db_collation=COLLATION)
     options: dict[str, Any] = {"null": column.null, "blank": column.null}
-    if column.default is not None:
-        options["db_default"] = _default(column)
-    return _field(column, options, constrained)
-
-
-def _default(column: Column) -> Combinable:
-    if column.default == literals.WORDS.get(column.type):
-        return _FUNCTIONS[column.type]()
-    return _literal(column, literals.value(column, column.default))
-
-
-def _literal(column: Column, value: Any) -> models.Value:
-    return models.Value(value, output_field=_field(column, {}))
-
-
-def _field(column: Column, options: Mapping[str, Any], constrained: bool = False) -> "models.Field[Any, Any]":
+    if column.default is not None and column.default == literals.WORDS.get(column.type):
+        options["db_default"] = _FUNCTIONS[column.type]()
+    elif column.default is not None:
+        options["db_default"] = _literal(column, literals.value(column, column.default))
     if not column.is_reference:
         return plain_field(column, **options)
     return Reference(
@@ -250,6 +237,10 @@ def _field(column: Column, options: Mapping[str, Any], constrained: bool = False
         db_constraint=constrained,
         **options,
     )
+
+
+def _literal(column: Column, value: Any) -> models.Value:
+    return models.Value(value, output_field=plain_field(column))
 
 
 def plain_field(column: Column, **options: Any) -> "models.Field[Any, Any]":

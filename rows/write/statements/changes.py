@@ -41,10 +41,10 @@ def delete_of(rows: RowQuerySet) -> Query:
 def with_event(
     table: Table, change: Any, action: str, events: bool, changed: tuple[str, ...], *, part: int | None = None
 ) -> Sql:
-    """`_w AS (the change), _e AS (its event)`, with the number `part` if it may be of many rows. `_w` has the columns
-    of the changed row (of a deleted one, as it was) and, for an update with an event, the previous values with a
-    prefix. If there were subscribers, `_e` has a row with `is_due`: whether the relay must process the event."""
-    number = "" if part is None else str(part)
+    """`_w0 AS (the change), _e0 AS (its event)`, or with the number `part`, if it may be of many rows. `_w0` has the
+    columns of the changed row (of a deleted one, as it was) and, for an update with an event, the previous values with
+    a prefix. If there were subscribers, `_e0` has a row with `is_due`: whether the relay must process the event."""
+    number = part or 0
     version = "_o" if action == "delete" else "_n"
     columns = [f'{version}."{name}" AS "{name}"' for name in table.all_columns]
     if events and action == "update":
@@ -97,7 +97,7 @@ def _event(table: Table, action: str, changed: tuple[str, ...], part: int | None
         old,
         ' AS "old_record", ',
         names,
-        f' AS "changed") _d) FROM _w{"" if part is None else part} _r',
+        f' AS "changed") _d) FROM _w{part or 0} _r',
         new_join,
         old_join,
         " WHERE ",

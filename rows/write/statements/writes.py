@@ -1,9 +1,9 @@
 """The statements that change rows: each checks, writes, records its event and returns the row, all in one.
 
-    WITH _w AS (UPDATE …  WHERE <id> AND <may be changed> AND <the row after passes> AND <references can be seen>
-                          AND <If-Match> AND <version>  RETURNING …),
-         _e AS (INSERT INTO platform.rows_outboxevent … SELECT … FROM _w)
-    SELECT <the row as the caller sees it> FROM _w
+    WITH _w0 AS (UPDATE …  WHERE <id> AND <may be changed> AND <the row after passes> AND <references can be seen>
+                           AND <If-Match> AND <version>  RETURNING …),
+         _e0 AS (INSERT INTO platform.rows_outboxevent … SELECT … FROM _w0)
+    SELECT <the row as the caller sees it> FROM _w0
 
 If no row is returned, nothing was written. The conditions about the row after the write are in its WHERE, with
 parameters in place of the changed cells, so that PostgreSQL evaluates them again for the row that it has locked.
@@ -70,7 +70,7 @@ def insert_many(role_view: RoleView, shape: InsertShape) -> Statement:
     source = Sql(" FROM unnest(", listed(sent.values()), f") WITH ORDINALITY _s ({names}, _number)")
     change = Sql(_inserted(role_view, table, shape, cells, source), " ORDER BY _s._number")
     work = with_event(table, change, "insert", shape.events, tuple(table.columns), part=0)
-    return _returning(role_view, table, work, shape.events, "0")
+    return _returning(role_view, table, work, shape.events)
 
 
 def _inserted(
@@ -129,8 +129,8 @@ def delete(role_view: RoleView, shape: DeleteShape) -> Statement:
     rows = role_view.models[shape.table].objects.changeable_by(role_view, "delete").filter(is_row(), is_current())
     rows = with_preconditions(role_view, rows, shape)
     work = with_event(role_view.schema.tables[shape.table], delete_of(rows), "delete", shape.events, ())
-    is_due = ", (SELECT is_due FROM _e)" if shape.events else ""
-    return build_statement(role_view.alias, "WITH ", work, ' SELECT _r."id"', is_due, " FROM _w _r")
+    is_due = ", (SELECT is_due FROM _e0)" if shape.events else ""
+    return build_statement(role_view.alias, "WITH ", work, ' SELECT _r."id"', is_due, " FROM _w0 _r")
 
 
 def lock_row(role_view: RoleView, write: UpdateShape | DeleteShape, columns: tuple[str, ...]) -> Statement:
@@ -160,7 +160,7 @@ def lock_rows(role_view: RoleView, table: str, actions: tuple[Action, ...]) -> S
     return build_statement(role_view.alias, locked.values_list("id"))
 
 
-def _returning(role_view: RoleView, table: Table, work: Sql, events: bool, number: str = "") -> Statement:
+def _returning(role_view: RoleView, table: Table, work: Sql, events: bool) -> Statement:
     """Each row that `work` wrote as JSON (null if the caller may no longer read it), its id, and with `events` whether
     its event is due (null without subscribers)."""
     row = AliasedRow("_r")
@@ -172,7 +172,6 @@ def _returning(role_view: RoleView, table: Table, work: Sql, events: bool, numbe
     elif read.where != TRUE:
         visible = role_view.rules.condition(read.where, table.name, row)
         body = Sql("CASE WHEN ", visible, " THEN row_to_json(_q) END")
-    is_due = [", (SELECT is_due FROM ", f"_e{number} LIMIT 1)"] if events else []
     return build_statement(
         role_view.alias,
         "WITH ",
@@ -180,8 +179,8 @@ def _returning(role_view: RoleView, table: Table, work: Sql, events: bool, numbe
         " SELECT ",
         body,
         ', _r."id"',
-        *is_due,
-        f" FROM _w{number} _r",
+        ", (SELECT is_due FROM _e0 LIMIT 1)" if events else "",
+        " FROM _w0 _r",
         joins,
         " CROSS JOIN LATERAL (SELECT ",
         select,
