@@ -18,7 +18,7 @@ from rows.query.tables import table_checks, table_models
 from rows.rules import checks
 from rows.rules.named_conditions import Name, used_by_rules
 from rows.rules.principal import ANONYMOUS, MEMBER, SERVER, USER
-from rows.schema.model import ID, SQL_TYPES, Column, IndexSpec, Schema, Table
+from rows.schema.model import ID, SQL_TYPES, Column, Schema, Table
 from rows.schema.user_fields import UserFields, visible_to
 
 _RULES_SHOWN = 20
@@ -73,51 +73,49 @@ class _Planning:
         )
 
     def _step(self, operation: DjangoOperation) -> Step:
-        at = model_of(operation)
-        table = at if at in self.new.tables else self.renamed.old_tables[at]  # a temporary name is not shown
+        model = model_of(operation)
+        table = model if model in self.new.tables else self.renamed.old_tables[model]  # a temporary name is not shown
         path = f"tables.{table}"
         added = isinstance(operation, migrations.AddField | migrations.AddIndex | migrations.AddConstraint)
         verb = "add" if added else "drop"
         match operation:
             case migrations.CreateModel():
                 return Step(operation, f"create table {table}", path)
-            case _ if at in self.dropped:  # Django drops the references first; users see one operation
+            case _ if model in self.dropped:  # Django drops the references first; users see one operation
                 return Step(operation, f"drop table {table}", path)
             case migrations.AddField() | migrations.AlterField():
-                column = column_of(self.new.tables[at], operation.name)
+                column = column_of(self.new.tables[model], operation.name)
                 verb = "add" if added else "alter"
                 return Step(operation, f"{verb} column {table}.{column.key}", f"{path}.columns.{column.key}", column)
             case migrations.RemoveField():
-                column = column_of(self.renamed.schema.tables[at], operation.name)
-                old_table = self.old.tables[self.renamed.old_tables[at]]
-                old = old_table.columns[self.renamed.old_columns[at, column.name]]
+                column = column_of(self.renamed.schema.tables[model], operation.name)
+                old_table = self.old.tables[self.renamed.old_tables[model]]
+                old = old_table.columns[self.renamed.old_columns[model, column.name]]
                 return Step(operation, f"drop column {table}.{old.key}", f"{path}.columns.{old.key}")
             case migrations.AddIndex() | migrations.RemoveIndex():
                 spec = self.index_names[operation.index.name if added else operation.name]  # type: ignore[union-attr]
-                called = f"{verb} index {table} ({self._spelled(at, spec)})"
-                columns = tuple(self._shown(at, key.column) for key in spec.keys if key.column != ID.name)
+                keys = ", ".join(str(key).replace(key.column, self._shown(model, key.column), 1) for key in spec.keys)
+                called = f"{verb} index {table} ({keys})"
+                columns = tuple(self._shown(model, key.column) for key in spec.keys if key.column != ID.name)
                 return Step(operation, called, f"{path}.indexes", columns=columns)
             case migrations.AddConstraint() | migrations.RemoveConstraint():
                 name = operation.constraint.name if added else operation.name  # type: ignore[union-attr]
                 if name in self.unique_names:
-                    columns = tuple(self._shown(at, column) for column in self.unique_names[name])
+                    columns = tuple(self._shown(model, column) for column in self.unique_names[name])
                     called = f"{verb} unique {table} ({', '.join(columns)})"
                     return Step(operation, called, f"{path}.unique", columns=columns)
                 if name in self.table_check_names:
                     check = self.table_check_names[name]
                     called = f"{verb} check {table}.{check}"
                     return Step(operation, called, f"{path}.checks.{check}")
-                key, new = self.check_names[name], self.new.tables.get(at)
-                column = (new.columns.get(key) if new else None) or self.renamed.schema.tables[at].columns[key]
+                key, new = self.check_names[name], self.new.tables.get(model)
+                column = (new.columns.get(key) if new else None) or self.renamed.schema.tables[model].columns[key]
                 return Step(operation, f"alter column {table}.{column.key}", f"{path}.columns.{column.key}")
             case _:
                 raise NotImplementedError(f"the autodetector planned {operation!r}")
 
-    def _shown(self, at: str, column: str) -> str:
-        return self.renamed.old_columns[at, column] if column.startswith("_") else column
-
-    def _spelled(self, at: str, spec: IndexSpec) -> str:
-        return ", ".join(str(key).replace(key.column, self._shown(at, key.column), 1) for key in spec.keys)
+    def _shown(self, model: str, column: str) -> str:
+        return self.renamed.old_columns[model, column] if column.startswith("_") else column
 
     def _kept_columns(self) -> Iterator[tuple[Table, Table, Column, Column]]:
         """The old and the new table and column."""
@@ -146,22 +144,22 @@ class _Planning:
     def _added_constraints(self, steps: Collection[Step]) -> Iterator[tuple[Step, str, str]]:
         """Those of existing tables, with the table and the constraint's name."""
         for step in steps:
-            at = model_of(step.django)
-            if isinstance(step.django, migrations.AddConstraint) and at in self.renamed.kept_tables:
-                yield step, at, step.django.constraint.name
+            table = model_of(step.django)
+            if isinstance(step.django, migrations.AddConstraint) and table in self.renamed.kept_tables:
+                yield step, table, step.django.constraint.name
 
     def _new_checks(self, steps: Collection[Step]) -> Iterator[NewCheck]:
-        for step, at, name in self._added_constraints(steps):
-            old_names, table = self.renamed.kept_columns[at], self.renamed.kept_tables[at]
+        for step, table, name in self._added_constraints(steps):
+            old_names, old_table = self.renamed.kept_columns[table], self.renamed.kept_tables[table]
             if name in self.check_names:
-                column = self.new.tables[at].columns[self.check_names[name]]
-                if self._keeps_type(at, column.name):
-                    yield NewCheck(table, replace(column, name=old_names[column.name]), step.path)
+                column = self.new.tables[table].columns[self.check_names[name]]
+                if self._keeps_type(table, column.name):
+                    yield NewCheck(old_table, replace(column, name=old_names[column.name]), step.path)
             elif name in self.table_check_names:
-                condition = self.new_table_checks[at][self.table_check_names[name]]
-                if all(self._keeps_type(at, column) for column in checks.columns_of(condition)):
-                    text = table_checks.text_of(self.old.tables[table], checks.renamed(condition, old_names))
-                    yield NewCheck(table, sql.SQL(text), step.path)
+                condition = self.new_table_checks[table][self.table_check_names[name]]
+                if all(self._keeps_type(table, column) for column in checks.columns_of(condition)):
+                    text = table_checks.text_of(self.old.tables[old_table], checks.renamed(condition, old_names))
+                    yield NewCheck(old_table, sql.SQL(text), step.path)
 
     def _new_lengths(self) -> Iterator[NewCheck]:
         for old_table, table, old, new in self._kept_columns():
@@ -172,32 +170,32 @@ class _Planning:
                 yield NewCheck(old_table.name, fits, path, "existing rows have longer values")
 
     def _added_uniques(self, steps: Collection[Step]) -> Iterator[AddedUnique]:
-        for step, at, name in self._added_constraints(steps):
+        for step, table, name in self._added_constraints(steps):
             columns = self.unique_names.get(name, ())
-            if columns and all(self._keeps_type(at, column) for column in columns):
-                old_names = self.renamed.kept_columns[at]
+            if columns and all(self._keeps_type(table, column) for column in columns):
+                old_names = self.renamed.kept_columns[table]
                 yield AddedUnique(
                     step=step,
                     constraint=name,
-                    table=self.renamed.kept_tables[at],
+                    table=self.renamed.kept_tables[table],
                     columns=tuple(old_names.get(column, column) for column in columns),
-                    index=table_models.new_unique_name(at, columns),
-                    keeps_values=all(self._keeps_values(at, column) for column in columns),
+                    index=table_models.new_unique_name(table, columns),
+                    keeps_values=all(self._keeps_values(table, column) for column in columns),
                 )
 
-    def _old_and_new(self, at: str, name: str) -> tuple[Column | None, Column]:
-        """The column `name` of the kept table `at`, before and after."""
-        new, old_name = self.new.tables[at].all_columns[name], self.renamed.kept_columns[at].get(name)
+    def _old_and_new(self, table: str, name: str) -> tuple[Column | None, Column]:
+        """The column `name` of the kept table `table`, before and after."""
+        new, old_name = self.new.tables[table].all_columns[name], self.renamed.kept_columns[table].get(name)
         if new.implicit:
             return new, new
-        return self.old.tables[self.renamed.kept_tables[at]].columns[old_name] if old_name else None, new
+        return self.old.tables[self.renamed.kept_tables[table]].columns[old_name] if old_name else None, new
 
-    def _keeps_type(self, at: str, column: str) -> bool:
-        old, new = self._old_and_new(at, column)
+    def _keeps_type(self, table: str, column: str) -> bool:
+        old, new = self._old_and_new(table, column)
         return old is not None and SQL_TYPES[old.type] == SQL_TYPES[new.type]
 
-    def _keeps_values(self, at: str, column: str) -> bool:
-        old, new = self._old_and_new(at, column)
+    def _keeps_values(self, table: str, column: str) -> bool:
+        old, new = self._old_and_new(table, column)
         if old is None or (old.type, old.max_length) != (new.type, new.max_length):
             return False
         return new.null or not old.null
