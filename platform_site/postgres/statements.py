@@ -1,9 +1,11 @@
 """Statements that are not the ORM's, in the current transaction, if any. `row`, `value` and `column` expect one row or
 one column. Changes return how many rows they changed; in batches, they have a transaction each, for brief locks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import psycopg
 from django.db import connections
 from django.db.models import QuerySet
 from psycopg import sql
@@ -44,6 +46,14 @@ def execute(using: str, statement: Statement, parameters: Parameters = None) -> 
     with connections[using].cursor() as cursor:
         cursor.execute(statement, parameters)
         return int(cursor.rowcount)
+
+
+@contextmanager
+def copy(using: str, statement: sql.Composed) -> Generator[psycopg.Copy]:
+    """COPY is psycopg's own; its errors become Django's here."""
+    cursor: Any = connections[using].cursor()
+    with connections[using].wrap_database_errors, cursor.copy(statement) as copying:
+        yield copying
 
 
 def execute_in_batches(using: str, statement: str, parameters: Mapping[str, Any], *, batch: int) -> int:

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import transaction
 from psycopg import sql
 
 from platform_site.identity.callers import EnvironmentRef
@@ -132,17 +132,14 @@ def _refuse_invalid_rows(environment: EnvironmentRef, table: Table) -> None:
 
 
 def _write_rows(writer: Writer, environment: EnvironmentRef, table: Table, progress: Callable[[str, int], None]) -> int:
-    connection = connections[environment.cluster]
     copy = sql.SQL("COPY {} ({}) TO STDOUT").format(
         sql.Identifier(environment.environment_id, table.name), branch_copy.columns_of(table)
     )
     rows = 0
-    with writer.member(member_of(table)) as write, row_access(), connection.cursor() as cursor:
-        pending: Any = cursor
-        with connection.wrap_database_errors, pending.copy(copy) as reading:
-            for chunk in in_chunks(map(bytes, reading)):
-                write(chunk)
-                count = chunk.count(b"\n")  # COPY escapes those of values
-                progress(table.name, count)
-                rows += count
+    with writer.member(member_of(table)) as write, row_access(), statements.copy(environment.cluster, copy) as reading:
+        for chunk in in_chunks(map(bytes, reading)):
+            write(chunk)
+            count = chunk.count(b"\n")  # COPY escapes those of values
+            progress(table.name, count)
+            rows += count
     return rows

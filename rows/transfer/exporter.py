@@ -2,13 +2,13 @@
 for `rows.transfer.importer`. No rules are applied."""
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
-from django.db import connections, transaction
+from django.db import transaction
 from psycopg import sql
 
 from platform_site.identity.callers import EnvironmentRef
-from platform_site.postgres import transaction_settings
+from platform_site.postgres import statements, transaction_settings
 from platform_site.postgres.row_access import row_access
 from rows.migrate import versions as schema_versions
 from rows.query.sql.row_json import json_format
@@ -45,11 +45,9 @@ def export_rows(
     copy = sql.SQL("COPY (SELECT {} FROM {} r ORDER BY r.id) TO STDOUT {}").format(
         select, sql.Identifier(environment.environment_id, table.name), _OPTIONS[form]
     )
-    connection = connections[environment.cluster]
-    with transaction.atomic(using=environment.cluster), row_access(), connection.cursor() as cursor:
+    with transaction.atomic(using=environment.cluster), row_access():
         transaction_settings.lift_limits(environment.cluster)
-        pending: Any = cursor
-        with connection.wrap_database_errors, pending.copy(copy) as reading:
+        with statements.copy(environment.cluster, copy) as reading:
             header = form == "csv"
             for piece in reading:
                 yield bytes(piece), 0 if header else 1

@@ -3,7 +3,7 @@ temporary table finds taken ids, violated uniques and missing references, so tha
 rules are applied."""
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from django.db import Error as DatabaseError
 from django.db import connections, transaction
@@ -111,10 +111,7 @@ class _Import:
         statements.execute(self.using, stage)
         copy = sql.SQL("COPY {} (_line, _event, {}) FROM STDIN").format(_STAGE, self.names)
         encode = LineEncoder(self.table, self.columns, sql_functions.now(self.using), events=self.events)
-        connection = connections[self.using]
-        pending: Any = connection.cursor()
-        # COPY is psycopg's own: without the wrapper its errors would not be Django's.
-        with connection.wrap_database_errors, pending, pending.copy(copy) as writing:
+        with statements.copy(self.using, copy) as writing:
             for chunk in in_chunks(self._encoded(source, encode)):
                 writing.write(chunk)
         statements.execute(self.using, sql.SQL("ANALYZE {}").format(_STAGE))

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from django.db import DatabaseError, connections, transaction
+from django.db import DatabaseError, transaction
 from psycopg import sql
 
 from accounts.audit import Actor
 from platform_site.background.periodic import log_failures
 from platform_site.identity.callers import Caller, EnvironmentRef
-from platform_site.postgres import sqlstates, transaction_settings
+from platform_site.postgres import sqlstates, statements, transaction_settings
 from platform_site.postgres.row_access import row_access
 from projects import services as projects
 from rows.changes import watched_tables
@@ -123,8 +123,7 @@ def _build(using: str, into: str, content: Content, progress: Progress) -> tuple
         branch_copy.analyze(using, into, content.schema)
 
     try:
-        # COPY is psycopg's own: without the wrapper its errors would not be Django's.
-        with connections[using].wrap_database_errors, apply.use_schema(using, into, limited=False), row_access():
+        with apply.use_schema(using, into, limited=False), row_access():
             built = apply.build(using, content.schema, fill)
     except DatabaseError as error:
         if (sqlstates.sqlstate(error) or "").startswith(("22", "23")):
@@ -138,12 +137,10 @@ def _build(using: str, into: str, content: Content, progress: Progress) -> tuple
 
 def _load_rows(using: str, into: str, table: Table, archive: Archive, progress: Progress) -> int:
     copy = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(into, table.name), branch_copy.columns_of(table))
-    with connections[using].cursor() as cursor:
-        pending: Any = cursor
-        with pending.copy(copy) as writing:
-            for piece in archive.read(member_of(table), progress):
-                writing.write(piece)
-        return int(cursor.rowcount)
+    with statements.copy(using, copy) as writing:
+        for piece in archive.read(member_of(table), progress):
+            writing.write(piece)
+    return writing.cursor.rowcount
 
 
 def _restore_versions(environment: EnvironmentRef, content: Content, indexes_due: bool) -> None:
