@@ -20,7 +20,7 @@ class FunctionsConfig(AppConfig):
         from projects.directory.limits import set_usage_counter, set_usage_counters
         from projects.provisioning import orphaned_rows
         from rows.outbox import subscriptions as outbox_subscriptions
-        from rows.transfer.backup_content import register_part
+        from rows.transfer.backup_content import registered_parts
 
         register_sealed_field("functions.Secret", "sealed_value", purpose=SECRET_PURPOSE)
         set_usage_counter("functions_per_environment", directory.count_functions)
@@ -29,9 +29,9 @@ class FunctionsConfig(AppConfig):
         set_usage_counters(("queued_runs", "queued_bytes"), queue_quotas.used)
         set_usage_counters(("visitor_queued_runs", "visitor_queued_bytes"), anonymous_queue.waiting)
         publishable_key_exposure.register(directory.public_functions)
-        register_part("functions", Functions())
+        registered_parts["functions"] = Functions()
         orphaned_rows.register(Function, PendingEvent)
         outbox_subscriptions.register(event_subscriptions.patterns_of)
-        outbox_subscriptions.register_consumer(PendingEventWriter)
+        outbox_subscriptions.consumer_factories.append(PendingEventWriter)
         names.register("function", directory.existing_functions)
         signal_handlers.connect()

@@ -30,21 +30,13 @@ ConsumerFactory = Callable[[Collection[str], str], EventConsumer]
 """`(environment ids, using)`: called at the start of each batch of the relay."""
 
 _sources: Final[list[tuple[PatternsOf, bool]]] = []
-_consumer_factories: Final[list[ConsumerFactory]] = []
+consumer_factories: Final[list[ConsumerFactory]] = []
+"""Filled in `ready` of `functions.apps`."""
 
 
 def register(patterns_of: PatternsOf, *, is_for_relay: bool = True) -> None:
     """Called in `ready` of `rows.apps`, `webhooks.apps` and `functions.apps`."""
     _sources.append((patterns_of, is_for_relay))
-
-
-def register_consumer(factory: ConsumerFactory) -> None:
-    """Called in `ready` of `functions.apps`."""
-    _consumer_factories.append(factory)
-
-
-def consumers_of(environment_ids: Collection[str], using: str) -> list[EventConsumer]:
-    return [factory(environment_ids, using) for factory in _consumer_factories]
 
 
 def refresh(environment_id: str, using: str) -> None:

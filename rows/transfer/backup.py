@@ -1,5 +1,5 @@
 """Backups of one environment: all of its region's data in one file (without users, keys and settings), from one
-REPEATABLE READ snapshot; other apps add parts (`register_part`). A restore verifies the whole file first and is one
+REPEATABLE READ snapshot; other apps add parts (`registered_parts`). A restore verifies the whole file first and is one
 transaction. No rules are applied and no events recorded. docs/how-to/operations/backups.md."""
 
 import json

@@ -34,11 +34,7 @@ class Part(Protocol):
 
 
 registered_parts: Final[dict[str, Part]] = {}
-
-
-def register_part(name: str, part: Part) -> None:
-    """Called in `ready` of `webhooks.apps` and `functions.apps`."""
-    registered_parts[name] = part
+"""Filled in `ready` of `webhooks.apps` and `functions.apps`."""
 
 
 @dataclass(frozen=True, slots=True)

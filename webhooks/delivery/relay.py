@@ -80,7 +80,7 @@ def _relay(using: str, batch: int, only: str | None, *, why: str | None = None) 
             return 0
         environment_ids = {event.environment_id for event in due}
         webhooks = _webhooks_of(environment_ids, using)
-        consumers = subscriptions.consumers_of(environment_ids, using)
+        consumers = [factory(environment_ids, using) for factory in subscriptions.consumer_factories]
         payloads = Payloads(using)
         deliveries = _NewDeliveries(using)
         relayed = []
