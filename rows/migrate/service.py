@@ -211,15 +211,10 @@ def _planned(
     plan = planner.plan(state.schema, schema)
     if errors := rules.too_large(schema, state.schema, plan.renamed.kept_tables):
         raise InvalidDocument(errors)
-    return _PlannedChange(state, plan, lint.of(schema), is_empty=_is_same(state, raw, schema, plan))
-
-
-def _is_same(state: State, raw: object, schema: Schema, plan: Plan) -> bool:
-    """Whether nothing changes. A document equal to the last applied one is not applied again: its `renamed_from` could
-    swap names back."""
-    if state.record is not None and schema_model.digest(raw) == state.record.source_digest:
-        return True
-    return plan.is_empty and schema.digest == state.schema.digest
+    # A document equal to the last applied one is not applied again: its `renamed_from` could swap names back.
+    is_repeated = state.record is not None and schema_model.digest(raw) == state.record.source_digest
+    is_empty = is_repeated or (plan.is_empty and schema.digest == state.schema.digest)
+    return _PlannedChange(state, plan, lint.of(schema), is_empty)
 
 
 def with_retries(attempted: Callable[[], T]) -> T:

@@ -51,7 +51,11 @@ def backup(
     with Writer(path, replace=replace) as writer:
         with _snapshot(environment) as taken_at:
             summary = _write(writer, environment, taken_at, progress)
-        _read_back(writer)
+        try:  # as a restore does, except for rows
+            with Archive(writer.unfinished) as archive:
+                read_content(archive)
+        except DamagedArchive as error:
+            raise NotRestorable(str(error)) from error
     return summary
 
 
@@ -87,15 +91,6 @@ def _write(
         }
     )
     return Summary(state.version, rows, parts)
-
-
-def _read_back(writer: Writer) -> None:
-    """Check the file as a restore does, except for rows. Raises NotRestorable."""
-    try:
-        with Archive(writer.unfinished) as archive:
-            read_content(archive)
-    except DamagedArchive as error:
-        raise NotRestorable(str(error)) from error
 
 
 @contextmanager

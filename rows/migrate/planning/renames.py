@@ -177,8 +177,12 @@ class _Renaming:
 
     def run(self) -> Renamed:
         tables = {self.names[name].table: self._renamed_table(table) for name, table in self.old.tables.items()}
-        self._rename_tables()
-        self._rename_columns()
+        for source, target, name in _in_order({old_name: names.table for old_name, names in self.names.items()}):
+            self._add(self._table_operation(name), name, "ALTER TABLE {} RENAME TO {}", source, target)
+        for table, names in self.names.items():
+            for source, target, name in _in_order(names.columns):
+                statement = "ALTER TABLE {} RENAME COLUMN {} TO {}"
+                self._add(self._column_operation(table, name), table, statement, names.table, source, target)
         self._rename_constraints_and_indexes(tables)
         for name in self.kept_tables:
             tables[name] = self._with_new_types(tables[name], self.new.tables[name])
@@ -226,18 +230,6 @@ class _Renaming:
     def _add(self, operation: str, old_table: str, statement: str, *names: str) -> None:
         text = sql.SQL(statement).format(*map(sql.Identifier, names))
         self.statements.append(Statement(operation, old_table, text.as_string(None)))
-
-    def _rename_tables(self) -> None:
-        renames = {old_name: names.table for old_name, names in self.names.items() if old_name != names.table}
-        for source, target, old_name in _in_order(renames):
-            self._add(self._table_operation(old_name), old_name, "ALTER TABLE {} RENAME TO {}", source, target)
-
-    def _rename_columns(self) -> None:
-        for table, names in self.names.items():
-            renames = {old_name: name for old_name, name in names.columns.items() if old_name != name}
-            for source, target, old_name in _in_order(renames):
-                statement = "ALTER TABLE {} RENAME COLUMN {} TO {}"
-                self._add(self._column_operation(table, old_name), table, statement, names.table, source, target)
 
     def _rename_constraints_and_indexes(self, renamed: Mapping[str, Table]) -> None:
         """The names of constraints are of their table, those of indexes are of the whole schema."""
@@ -312,8 +304,9 @@ class _Renaming:
         return replace(old, key=new.key, default=None)
 
 
-def _in_order(renames: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+def _in_order(new_names: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
     """Source, target and old name of each rename. A source that is also a target gets a temporary name first."""
+    renames = {old_name: name for old_name, name in new_names.items() if old_name != name}
     later = []
     for at, (source, target) in enumerate(renames.items()):
         if target in renames:

@@ -49,17 +49,13 @@ def complete(using: str, pending: PendingUserDeletion) -> None:
         user = users.select_for_update(skip_locked=True).first()
         # Read under the user's lock: a deletion that was refused has removed its record under it.
         if user is not None and records.exists():
-            _delete(user, pending)
+            request = open_request(pending.request_id or current_request_id())
+            try:
+                accounts.delete_user(user, actor=Actor(cast(ActorKind, pending.actor_kind), pending.actor_id))
+            finally:
+                close_request(request)
     if user is None and not users.exists():
         records.delete()
-
-
-def _delete(user: User, pending: PendingUserDeletion) -> None:
-    request = open_request(pending.request_id or current_request_id())
-    try:
-        accounts.delete_user(user, actor=Actor(cast(ActorKind, pending.actor_kind), pending.actor_id))
-    finally:
-        close_request(request)
 
 
 def _delete_record(using: str, user_id: str) -> None:
