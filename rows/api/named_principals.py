@@ -1,15 +1,11 @@
 from accounts.models import User
 from platform_site.http.errors import ValidationFailed
-from rows.rules.principal import Principal
+from rows.rules.principal import PRINCIPALS, Principal
 
 
 def principal_named(pool_id: str, name: str) -> Principal:
-    if name == "server":
-        return Principal("key")
-    if name == "member":
-        return Principal("account")
-    if name == "anonymous":
-        return Principal("anonymous")
+    if name in PRINCIPALS:
+        return PRINCIPALS[name]
     user = User.objects.in_pool(pool_id).filter(pk=name).first()
     if user is None:
         message = "Must be a user of this environment, or anonymous, server or member."

@@ -9,12 +9,11 @@ from platform_site.http.errors import FieldError
 from rows.rules import checks
 from rows.rules.access import ReadRule, WriteRule
 from rows.rules.conditions import And, Compare, Condition, Constant, Not, Path, Quantified, parts
-from rows.rules.principal import ANONYMOUS, MEMBER, SERVER, USER
+from rows.rules.principal import ANONYMOUS, BUILT_IN_ROLES, USER
 from rows.rules.rules import Ruleset
 from rows.schema.model import MAX_ERRORS, Schema, Table
 
 _COLUMNS_NAMED: Final = 10
-_BUILT_IN: Final = (USER, MEMBER, SERVER, ANONYMOUS)
 _OF_OTHERS: Final = {"anon": ANONYMOUS, "public": ANONYMOUS, "authenticated": USER}
 """What other products call them."""
 
@@ -36,7 +35,7 @@ def _all(schema: Schema) -> Iterator[FieldError]:
             yield from _variables_in_patterns(document, f"tables.{table.name}.conditions.{name}")
         checks_of_table = checks.read_all(table, ruleset.author)
         for role in table.rules:
-            role_key = role if role in _BUILT_IN else f"{USER}:{role}"
+            role_key = role if role in BUILT_IN_ROLES else f"{USER}:{role}"
             access = ruleset.access(table.name, role_key)
             at = f"tables.{table.name}.rules.{role}"
             yield from _misspelled_role(role, at)
@@ -56,9 +55,9 @@ def _all(schema: Schema) -> Iterator[FieldError]:
 
 def _misspelled_role(role: str, at: str) -> Iterator[FieldError]:
     """Any name is a role, so a misspelled built-in one would apply to nobody."""
-    if role in _BUILT_IN:
+    if role in BUILT_IN_ROLES:
         return
-    close = difflib.get_close_matches(role, _BUILT_IN, n=1, cutoff=0.8)
+    close = difflib.get_close_matches(role, BUILT_IN_ROLES, n=1, cutoff=0.8)
     meant = _OF_OTHERS.get(role) or next((one for one in close if one[0] == role[0]), None)
     if meant:
         message = f'This applies only to users who were given the role "{role}"; did you mean "{meant}"?'

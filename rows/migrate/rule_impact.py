@@ -23,7 +23,7 @@ from rows.query.sql.conditions import TooLarge, compile_budget
 from rows.query.sql.expressions import Parameter
 from rows.query.sql.statement import LIMIT, Statement, build_statement, verdicts
 from rows.rules import named_conditions
-from rows.rules.principal import ANONYMOUS, MEMBER, SERVER, USER, Principal, RoleKey
+from rows.rules.principal import ANONYMOUS, MEMBER, PRINCIPALS, SERVER, USER, Principal, RoleKey
 from rows.schema.model import InvalidDocument, Schema, Table
 
 SAMPLES: Final = (50_000, 2_000)
@@ -138,14 +138,11 @@ def _apply_rules_to_current(
 
 def _impact_subjects(roles: Iterable[str], users: Iterable[User]) -> Iterator[tuple[str, Principal]]:
     named = sorted(roles)
-    if SERVER in named:
-        yield ("role server", Principal("key"))
-    if MEMBER in named:
-        yield ("role member", Principal("account"))
-    if ANONYMOUS in named:
-        yield ("role anonymous, with a publishable key", Principal("anonymous"))
+    for role, principal in PRINCIPALS.items():
+        if role in named:
+            yield (f"role {role}, with a publishable key" if role == ANONYMOUS else f"role {role}", principal)
     for role in named:
-        if role in (SERVER, MEMBER, ANONYMOUS):
+        if role in PRINCIPALS:
             continue
         yield (f"role {role}, whoever it is", Principal("user", role=None if role == USER else role))
         others = set(named) - {USER, MEMBER, SERVER}

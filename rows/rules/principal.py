@@ -54,6 +54,11 @@ class Principal:
         return cls("user", user_id=user.pk, email=user.email, role=user.role, claims=user.claims)
 
 
+PRINCIPALS: Final = {SERVER: Principal("key"), MEMBER: Principal("account"), ANONYMOUS: Principal("anonymous")}
+"""By role, except those of users."""
+BUILT_IN_ROLES: Final = (USER, *PRINCIPALS)
+
+
 def resolve(variable: Variable, principal: Principal, now: datetime | None = None) -> Any:
     """The Python value, or None if missing, null, empty ("", [], {}) or of another type. Raises LookupError for `$old`,
     and for `$now` without a time."""

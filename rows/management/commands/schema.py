@@ -5,8 +5,7 @@ import json
 import sys
 import time
 from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from django.core.management.base import CommandError
@@ -98,8 +97,25 @@ class Command(base.Command):
 
     def handle(self, *args: Any, **options: Any) -> None:
         verb: Callable[..., None] = getattr(self, options["verb"])
-        with _command_errors():
+        try:
             verb(environment_ref_named(options["environment"]), options)
+        except InvalidDocument as error:
+            wrong = {found.field: found.message for found in error.errors}
+            raise base.refused("The document was refused and nothing was changed:", wrong) from None
+        except schema_service.Unconfirmed as error:
+            lines = "".join(f'\n  --confirm "{name}"' for name in error.operations)
+            raise CommandError(
+                f"This would lose data. Nothing was changed; to continue, add:{lines}\n"
+                "To rename instead, write renamed_from in the document."
+            ) from None
+        except schema_service.VersionConflict as error:
+            raise CommandError(f"The schema is at version {error.version} now. Nothing was changed.") from None
+        except schema_versions.NoSuchVersion as error:
+            raise CommandError(f"There is no version {error.number}.") from None
+        except NoSuchEnvironment:
+            raise CommandError("The environment was deleted meanwhile.") from None
+        except StatementTimeout as error:
+            raise CommandError(f'"{error.step}" took too long. Nothing was changed; make smaller changes.') from None
 
     def show(self, environment: EnvironmentRef, options: dict[str, Any]) -> None:
         if options["number"] is None:
@@ -272,26 +288,3 @@ def _named_value(text: str) -> tuple[str, Any]:
 
 def _document(name: str) -> object:
     return bodies.read(base.read_file(name), long_floats="refused")
-
-
-@contextmanager
-def _command_errors() -> Generator[None]:
-    try:
-        yield
-    except InvalidDocument as error:
-        wrong = {found.field: found.message for found in error.errors}
-        raise base.refused("The document was refused and nothing was changed:", wrong) from None
-    except schema_service.Unconfirmed as error:
-        lines = "".join(f'\n  --confirm "{name}"' for name in error.operations)
-        raise CommandError(
-            f"This would lose data. Nothing was changed; to continue, add:{lines}\n"
-            "To rename instead, write renamed_from in the document."
-        ) from None
-    except schema_service.VersionConflict as error:
-        raise CommandError(f"The schema is at version {error.version} now. Nothing was changed.") from None
-    except schema_versions.NoSuchVersion as error:
-        raise CommandError(f"There is no version {error.number}.") from None
-    except NoSuchEnvironment:
-        raise CommandError("The environment was deleted meanwhile.") from None
-    except StatementTimeout as error:
-        raise CommandError(f'"{error.step}" took too long. Nothing was changed; make smaller changes.') from None

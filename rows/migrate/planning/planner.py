@@ -17,7 +17,7 @@ from rows.migrate.planning.plan import AddedUnique, Gap, NewCheck, Plan, Step
 from rows.query.tables import table_checks, table_models
 from rows.rules import checks
 from rows.rules.named_conditions import Name, used_by_rules
-from rows.rules.principal import ANONYMOUS, MEMBER, SERVER, USER
+from rows.rules.principal import BUILT_IN_ROLES, USER
 from rows.schema.model import ID, SQL_TYPES, Column, Schema, Table
 from rows.schema.user_fields import UserFields, visible_to
 
@@ -252,7 +252,7 @@ class _Planning:
 def user_field_changes(old: UserFields, new: UserFields) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
     """Each role that sees other fields of users than before: those that it gains, and those that it loses."""
     for role in sorted(old.keys() | new.keys()):
-        base = role if role in (USER, MEMBER, SERVER, ANONYMOUS) else USER
+        base = role if role in BUILT_IN_ROLES else USER
         before, after = visible_to(old, role, base), visible_to(new, role, base)
         more = tuple(name for name in after if name not in before)
         less = tuple(name for name in before if name not in after)
