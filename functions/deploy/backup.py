@@ -57,21 +57,17 @@ class Functions:
                 yield {"function": function.name, **{field: getattr(version, field) for field in VERSION_FIELDS}}
 
     def _make(self, environment: EnvironmentRef, record: Mapping[str, Any]) -> Function:
+        """Raises ValueError for an invalid schedule or pattern."""
         using, plan = environment.cluster, plan_limits(environment.plan)
         values = {field: record[field] for field in FIELDS}
         values["timeout_ms"] = min(values["timeout_ms"], plan.function_timeout_ms)
         values["memory_mb"] = min(values["memory_mb"], plan.function_memory_mb)
-        schedule = record["schedule"]
+        schedule, patterns = record["schedule"], record["on"]
+        for pattern in patterns or ():
+            if (problem := event_types.problem_with(pattern)) is not None:
+                raise ValueError(problem)
         values |= schedules.copied(None if schedule is None else cron.normal(schedule))
-        values |= event_subscriptions.copied(_patterns(record["on"]))
+        values |= event_subscriptions.copied(patterns)
         function = Function.objects.using(using).create(environment_id=environment.environment_id, **values)
         secrets.set_names(function, record["secrets"], using)
         return function
-
-
-def _patterns(named: list[str] | None) -> list[str] | None:
-    """Raises ValueError for invalid patterns."""
-    for pattern in named or ():
-        if (problem := event_types.problem_with(pattern)) is not None:
-            raise ValueError(problem)
-    return named

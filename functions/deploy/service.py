@@ -1,5 +1,5 @@
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from django.db import transaction
@@ -168,18 +168,11 @@ def activate(environment: EnvironmentRef, name: str, version: int, *, actor: Cal
     return function
 
 
-def stop_schedule(environment: EnvironmentRef, name: str, *, actor: Actor) -> None:
-    """Raises NoSuchFunction."""
+def stop_trigger(environment: EnvironmentRef, name: str, stop: Callable[..., None], *, actor: Actor) -> None:
+    """`stop`: that of `schedules` or `event_subscriptions`. Raises NoSuchFunction."""
     with transaction.atomic(using=environment.cluster):
         function = function_of(environment, name, lock=True)
-        schedules.stop(function, environment, Function.Stopped.OPERATOR, actor=actor)
-
-
-def stop_events(environment: EnvironmentRef, name: str, *, actor: Actor) -> None:
-    """Raises NoSuchFunction."""
-    with transaction.atomic(using=environment.cluster):
-        function = function_of(environment, name, lock=True)
-        event_subscriptions.stop(function, environment, Function.Stopped.OPERATOR, actor=actor)
+        stop(function, environment, Function.Stopped.OPERATOR, actor=actor)
 
 
 def delete_function(environment: EnvironmentRef, name: str, *, actor: Caller | Actor) -> None:

@@ -20,7 +20,10 @@ DEFAULT_MEMORY_MB: Final = 128
 def try_out(environment: EnvironmentRef, name: str, values: Mapping[str, Any]) -> None:
     """Load a new version's module, or the active one with a new memory limit. Raises ValidationFailed, Unavailable,
     NoSuchFunction."""
-    _check_ceilings(environment, values)
+    limits = plan_limits(environment.plan)
+    for field, ceiling in (("timeout_ms", limits.function_timeout_ms), ("memory_mb", limits.function_memory_mb)):
+        if values.get(field, 0) > ceiling:
+            raise ValidationFailed.of(field, "over_plan", f"The plan allows at most {ceiling}.")
     if "source" in values:
         known = Function.objects.of(environment).filter(name=name).first()
         memory = values.get("memory_mb", known.memory_mb if known else DEFAULT_MEMORY_MB)
@@ -52,10 +55,3 @@ def warm(environment: EnvironmentRef, function: Function, source: str) -> None:
             executor.pool().warm(program)
 
     threading.Thread(target=warm_pool, name="function-warming", daemon=True).start()
-
-
-def _check_ceilings(environment: EnvironmentRef, values: Mapping[str, Any]) -> None:
-    limits = plan_limits(environment.plan)
-    for field, ceiling in (("timeout_ms", limits.function_timeout_ms), ("memory_mb", limits.function_memory_mb)):
-        if values.get(field, 0) > ceiling:
-            raise ValidationFailed.of(field, "over_plan", f"The plan allows at most {ceiling}.")

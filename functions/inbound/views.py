@@ -1,9 +1,7 @@
-import logging
 from functools import partial
 from typing import Any
 
 import orjson
-from django.db import Error
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
@@ -21,22 +19,12 @@ from functions.runs.start import CreatedRun, NewRun
 from functions.runtime.calls import Outcome
 from functions.triggers import inbound_endpoints
 from platform_site.concurrency import server_hints
-from platform_site.http.errors import (
-    Conflict,
-    FunctionFailed,
-    FunctionTimeout,
-    PayloadTooLarge,
-    ProjectSuspended,
-    QuotaExceeded,
-    Unavailable,
-)
+from platform_site.http import errors
 from platform_site.http.generics import ResourceViewSet, UnpagedList
 from platform_site.http.idempotency import idempotent, in_region
 from platform_site.http.requests import client_address
 from platform_site.http.views import ApiViewSet, created, no_content, no_store, respond
 from platform_site.identity import call_depth
-
-log = logging.getLogger("platform.functions")
 
 _CUSTOM_RESPONSE = OpenApiResponse(
     str,
@@ -63,7 +51,7 @@ class InboundEndpointViewSet(ListModelMixin, FunctionScopedViewSet, ResourceView
         "create": ("functions:deploy", "functions:invoke"),
         "destroy": "functions:deploy",
     }
-    also_raises = {"create": (ForUsersOnly, QuotaExceeded)}
+    also_raises = {"create": (ForUsersOnly, errors.QuotaExceeded)}
     optional_bodies = frozenset({"create"})
     serializer_class = serializers.Endpoint
     pagination_class = UnpagedList
@@ -95,7 +83,8 @@ class InboundViewSet(ApiViewSet):
     third_party_queries = True
     unsafe_reads = frozenset({"get"})
     _RAISES = (
-        FunctionFailed, FunctionTimeout, Conflict, NoSuchEndpoint, PayloadTooLarge, ProjectSuspended, Unavailable,
+        errors.FunctionFailed, errors.FunctionTimeout, errors.Conflict, NoSuchEndpoint, errors.PayloadTooLarge,
+        errors.ProjectSuspended, errors.Unavailable,
     )  # fmt: skip
     also_raises = {"get": _RAISES, "post": _RAISES}
 
@@ -129,7 +118,7 @@ class InboundViewSet(ApiViewSet):
             run_id = calls.enqueue(self._new_run(arrival, token))
         except NoSuchFunction:
             raise NoSuchEndpoint from None
-        _note_use(arrival)
+        inbound_endpoints.note_use(arrival.environment, arrival.record.endpoint_id)
         return respond({"run_id": run_id}, 202)
 
     def _output(self, arrival: InboundRequest, token: str) -> HttpResponseBase:
@@ -139,7 +128,7 @@ class InboundViewSet(ApiViewSet):
             started, ended = request_concurrency.with_slot(self.http_request, new, partial(calls.invoke, new))
         except NoSuchFunction:
             raise NoSuchEndpoint from None
-        _note_use(arrival)
+        inbound_endpoints.note_use(arrival.environment, arrival.record.endpoint_id)
         response = no_store(_response_to(started, ended))
         response.headers["Content-Security-Policy"] = custom_response.CONTENT_POLICY
         return response
@@ -160,9 +149,9 @@ class InboundViewSet(ApiViewSet):
 def _response_to(started: CreatedRun, ended: Outcome) -> HttpResponse:
     """A failure makes providers retry, and does not show the function's message, which may be confidential."""
     if ended.reason == "timeout":
-        raise FunctionTimeout(extra={"run_id": started.run_id})
+        raise errors.FunctionTimeout(extra={"run_id": started.run_id})
     if ended.reason is not None:
-        raise FunctionFailed(extra={"run_id": started.run_id})
+        raise errors.FunctionFailed(extra={"run_id": started.run_id})
     output = ended.output or "null"
     if (response := custom_response.read(output)) is not None:  # the executor has checked it
         made = HttpResponse(response.body, status=response.status, headers={**response.headers})
@@ -172,15 +161,3 @@ def _response_to(started: CreatedRun, ended: Outcome) -> HttpResponse:
     if output.startswith('"'):
         return HttpResponse(orjson.loads(output), content_type="text/plain; charset=utf-8")
     return respond(output.encode())
-
-
-def _note_use(arrival: InboundRequest) -> None:
-    """Never raises: the call itself has succeeded."""
-    try:
-        inbound_endpoints.note_use(arrival.environment, arrival.record.endpoint_id)
-    except Error as error:
-        log.warning(
-            "the use of an inbound endpoint was not recorded: %s",
-            type(error).__name__,
-            extra={"address": arrival.record.endpoint_id},
-        )

@@ -82,13 +82,10 @@ class Schedule:
             if day.month not in self.months:
                 day = (day.replace(day=1) + timedelta(days=31)).replace(day=1)
                 continue
-            if self._matches(day):
+            of_month, of_week = day.day in self.days_of_month, day.isoweekday() % 7 in self.days_of_week
+            if of_month or of_week if self.either else of_month and of_week:
                 yield day
             day += timedelta(days=1)
-
-    def _matches(self, day: date) -> bool:
-        of_month, of_week = day.day in self.days_of_month, day.isoweekday() % 7 in self.days_of_week
-        return of_month or of_week if self.either else of_month and of_week
 
 
 def normal(text: str) -> str:

@@ -3,9 +3,11 @@
 exempts an existing endpoint from the limit on lookups (`functions.inbound.dispatch`); a wrong one costs one lookup,
 which removes it."""
 
+import logging
 from dataclasses import astuple, dataclass
 from typing import Final
 
+from django.db import Error
 from django.db.models import QuerySet
 
 from accounts.tokens import revocation
@@ -17,6 +19,8 @@ from platform_site.identity.plans import PLANS
 from platform_site.postgres import statements
 from platform_site.redis import client as redis_client
 from platform_site.redis.records import Format, types_of
+
+logger = logging.getLogger("platform.functions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,12 @@ UPDATE platform.functions_inboundendpoint SET uses = uses + 1, last_used_at = st
 
 
 def note_use(environment: EnvironmentRef, endpoint_id: str) -> None:
-    statements.execute(environment.cluster, _USED, [endpoint_id])
+    """Never raises: the call itself has succeeded."""
+    try:
+        statements.execute(environment.cluster, _USED, [endpoint_id])
+    except Error as error:
+        message = "the use of an inbound endpoint was not recorded: %s"
+        logger.warning(message, type(error).__name__, extra={"address": endpoint_id})
 
 
 def set_run_as(function: Function, using: str, *, by: Caller | None) -> TriggerKind | None:

@@ -9,6 +9,7 @@ from accounts import audit
 from accounts.models import AuditEntry
 from functions.deploy import service as deploy_service
 from functions.models import Function, Run
+from functions.triggers import event_subscriptions, schedules
 from functions.triggers import events as event_triggers
 from projects.directory.environments import environment_ref
 from rows.models import EventInterest, OutboxEvent
@@ -39,7 +40,7 @@ def test_a_stopped_schedule_is_recorded_once(tracker: Tracker, environment: Any)
     function = the_function(tracker)
     assert (function.active_version, function.scheduled_id, function.schedule_stopped) == (1, owner, None)
     for _ in range(2):
-        deploy_service.stop_schedule(environment, "sum", actor=STAFF)
+        deploy_service.stop_trigger(environment, "sum", schedules.stop, actor=STAFF)
     function = the_function(tracker)
     assert (function.next_run_at, function.schedule_stopped) == (None, "operator")
     entry = AuditEntry.objects.get(action="function.schedule_stopped")
@@ -65,7 +66,7 @@ def test_stopped_events_run_nothing(tracker: Tracker, environment: Any, console:
     assert tracker.post("key", "/rows/lists", row).status == 201
     relay_batch(using)  # what waits does not run, either
     for _ in range(2):
-        deploy_service.stop_events(environment, "sum", actor=STAFF)
+        deploy_service.stop_trigger(environment, "sum", event_subscriptions.stop, actor=STAFF)
     assert not EventInterest.objects.using(using).exists()
     entry = AuditEntry.objects.get(action="function.events_stopped")
     assert (entry.actor_kind, entry.detail["reason"]) == ("staff", "operator")

@@ -4,6 +4,7 @@ from typing import Any, Final
 from django.http import HttpResponse
 
 from functions.deploy import service as deploy_service
+from functions.triggers import event_subscriptions, schedules
 from platform_site.developer_console import forms
 from platform_site.developer_console.api_calls import path_to
 from platform_site.developer_console.forms import Field, form_of
@@ -71,7 +72,7 @@ def _change_limits(console: Console, name: str) -> dict[str, Any]:
 
 def _change_schedule(console: Console, name: str) -> dict[str, Any]:
     schedule = console.request.POST.get("schedule", "").strip() or None
-    if schedule is None and staff.stop(console.client, deploy_service.stop_schedule, name):
+    if schedule is None and staff.stop(console.client, deploy_service.stop_trigger, name, schedules.stop):
         return {"notice": "The schedule is stopped until it is set again."}
     notice = "The schedule is saved." if schedule else "The function has no schedule now."
     return _configure(console, name, {"schedule": schedule}, notice)
@@ -79,7 +80,7 @@ def _change_schedule(console: Console, name: str) -> dict[str, Any]:
 
 def _change_events(console: Console, name: str) -> dict[str, Any]:
     patterns = forms.lines_of(console.request.POST.get("on", ""))
-    if not patterns and staff.stop(console.client, deploy_service.stop_events, name):
+    if not patterns and staff.stop(console.client, deploy_service.stop_trigger, name, event_subscriptions.stop):
         return {"notice": "The event triggers are stopped until they are set again."}
     notice = "The event triggers are saved." if patterns else "The function has no event triggers now."
     return _configure(console, name, {"on": patterns or None}, notice)
