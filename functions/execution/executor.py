@@ -91,7 +91,10 @@ def execute(started: CreatedRun, caller: Caller, environment: EnvironmentRef) ->
             input=started.input_text,
             run_id=started.run_id,
             caller={"kind": caller.kind, "id": caller.id, "email": caller.email, "role": caller.role},
-            secrets=_secrets(started),
+            secrets={
+                name: keyring.unseal(sealed, purpose=SECRET_PURPOSE).decode()
+                for name, sealed in started.sealed_secrets.items()
+            },
             timeout=started.timeout_ms / 1000,
             max_output=limits.run_output_bytes,
         )
@@ -109,9 +112,11 @@ def execute(started: CreatedRun, caller: Caller, environment: EnvironmentRef) ->
         outcome = _failure("platform", "Busy", "no process was free to run the function; try again shortly")
     except keyring.KeyringError as error:
         outcome = _failure("platform", "SecretsClosed", "the secrets of the function cannot be opened")
-        if isinstance(error, keyring.UnknownKey) and _may_wait_for_key(started):
-            run_queue.release(started, _UNKNOWN_KEY_DELAY)
-            return outcome
+        if isinstance(error, keyring.UnknownKey) and started.is_async:
+            # While encryption keys are rotated, another process may have the key that this one lacks.
+            if datetime.now(UTC) - ids.created_at(started.run_id) < _UNKNOWN_KEY_LIMIT:
+                run_queue.release(started, _UNKNOWN_KEY_DELAY)
+                return outcome
     except RuntimeFailed as error:
         logger.error("the runtime failed", extra={"run_id": started.run_id, "why": str(error)[:500]})
         outcome = _failure("platform", "RuntimeFailed", "the function's process could not be started")
@@ -146,14 +151,3 @@ def _program(started: CreatedRun) -> Program:
         with _lock:
             _sources[key] = source
     return Program(key, started.environment_id, source, started.memory_mb)
-
-
-def _may_wait_for_key(started: CreatedRun) -> bool:
-    """While encryption keys are rotated, another process may have the key that this one lacks."""
-    return started.is_async and datetime.now(UTC) - ids.created_at(started.run_id) < _UNKNOWN_KEY_LIMIT
-
-
-def _secrets(started: CreatedRun) -> dict[str, str]:
-    return {
-        name: keyring.unseal(sealed, purpose=SECRET_PURPOSE).decode() for name, sealed in started.sealed_secrets.items()
-    }

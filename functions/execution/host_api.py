@@ -195,6 +195,9 @@ class RunHost:
             withs, columns = query.get("with"), query.get("columns")
             return services.retrieve_row(self._environment, self._principal, table, row_id, withs, columns).body
         query = _query(arguments, query_service.QUERY_FIELDS)
+        count: Count | None = query.get("count")
+        if count is not None and count not in COUNTS:
+            raise HostError("count must be exact or estimated", code="validation_failed", name="TypeError")
         asked = ListQuery(
             where=query.get("where"),
             order=query.get("order"),
@@ -202,7 +205,7 @@ class RunHost:
             cursor=query.get("cursor"),
             withs=query.get("with"),
             columns=query.get("columns"),
-            count=_count(query.get("count")),
+            count=count,
         )
         return services.list_rows(self._environment, self._principal, table, asked).body
 
@@ -340,12 +343,6 @@ def _limit(limit: Any, maximum: int) -> int:
         message = f"limit must be a whole number from 1 to {maximum}"
         raise HostError(message, code="validation_failed", name="RangeError")
     return int(limit)
-
-
-def _count(count: Count | None) -> Count | None:
-    if count is not None and count not in COUNTS:
-        raise HostError("count must be exact or estimated", code="validation_failed", name="TypeError")
-    return count
 
 
 def _text(arguments: dict[str, Any], name: str) -> str:

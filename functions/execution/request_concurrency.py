@@ -62,8 +62,8 @@ class Admission:
     limit: int | None = None
     """How many calls of this kind the plan allows at the same time; None: it only waits for a queued run."""
     anonymous: AnonymousCall | None = None
-    size: int = 0
-    """Bytes of the request's body."""
+    weight: int = WEIGHT_PER_CALL
+    """Bytes, those of the request's body included."""
     since: float = field(default_factory=time.monotonic)
     until: float = 0.0
     state: State = State.NEW
@@ -72,11 +72,9 @@ class Admission:
     on_decision: Callable[[], None] | None = None
     kind: tuple[str, bool] = field(init=False)
     """Environment, and whether the caller is anonymous."""
-    weight: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.kind = self.environment_id, self.anonymous is not None
-        self.weight = WEIGHT_PER_CALL + self.size
 
 
 class ConcurrencyLimiter:
@@ -173,8 +171,11 @@ class ConcurrencyLimiter:
         if admission.limit is None:
             if not self._may_only_wait(admission.environment_id):
                 return False
-        elif not self._may_try_plan(admission, admission.limit, held, now):
-            return False
+        else:
+            of_kind = [each for each in held if admission.anonymous is None or each.anonymous is not None]
+            in_plan = sum(each.limit is not None for each in of_kind)
+            if in_plan >= admission.limit or now < self._paused.get(admission.kind, 0.0):
+                return False
         return admission.anonymous is None or self._has_network_share(admission.anonymous, held)
 
     def _may_only_wait(self, environment_id: str) -> bool:
@@ -183,12 +184,6 @@ class ConcurrencyLimiter:
         if environment_id in waiting:
             most = max(1, most - 1)  # one of these is left to another environment
         return len(waiting) < most
-
-    def _may_try_plan(self, admission: Admission, limit: int, held: list[Admission], now: float) -> bool:
-        of_plan = [each for each in held if each.limit is not None]
-        if admission.anonymous is not None:
-            of_plan = [each for each in of_plan if each.anonymous is not None]
-        return len(of_plan) < limit and now >= self._paused.get(admission.kind, 0.0)
 
     def _has_network_share(self, anonymous: AnonymousCall, held: list[Admission]) -> bool:
         networks = [each.anonymous.network for each in held if each.anonymous is not None]
@@ -234,15 +229,14 @@ class ConcurrencyLimiter:
         self._weight += admission.weight
         self._admit_waiting(now)
         while self._weight > MAX_WEIGHT:
-            self._refuse(self._heaviest())
+            # The newest call of the caller with the most weight, in the environment with the most.
+            callers = max(
+                self._queues.values(), key=lambda queues: sum(each.weight for each in chain(*queues.values()))
+            )
+            self._refuse(max(callers.values(), key=lambda queue: sum(each.weight for each in queue))[-1])
         if self._queues and self._watcher is None:
             self._watcher = threading.Thread(target=self._watch, name="function-queue", daemon=True)
             self._watcher.start()
-
-    def _heaviest(self) -> Admission:
-        """The newest call of the caller with the most weight, in the environment with the most."""
-        queues = max(self._queues.values(), key=lambda queues: sum(each.weight for each in chain(*queues.values())))
-        return max(queues.values(), key=lambda queue: sum(each.weight for each in queue))[-1]
 
     def _remove(self, admission: Admission) -> None:
         queues = self._queues[admission.environment_id]
@@ -307,7 +301,8 @@ def _admission_of(new: NewRun) -> Admission:
         who = f"network {new.anonymous.network}"
     else:
         who = f"{new.caller.kind} {new.caller.id}"
-    return Admission(new.environment.environment_id, who, new.may_take, new.anonymous, len(new.input_text))
+    weight = WEIGHT_PER_CALL + len(new.input_text)
+    return Admission(new.environment.environment_id, who, new.may_take, new.anonymous, weight)
 
 
 def with_slot(request: HttpRequest, new: NewRun, work: Callable[[], _T]) -> _T:

@@ -92,13 +92,8 @@ def _slots_in_order(plan_slots: int, may_take: int, start: int) -> str:
         range(for_all_networks + 1, min(shared, may_take) + 1),
         range(1, for_all_networks + 1),
     )
-    order = [str(slot) for part in parts for slot in _rotated(part, start)]
+    order = [str(part[(start + index) % len(part)]) for part in parts for index in range(len(part))]
     return f"{{{','.join(order)}}}"
-
-
-def _rotated(slots: range, start: int) -> list[int]:
-    first = start % max(1, len(slots))
-    return [*slots[first:], *slots[:first]]
 
 
 _start_batcher: Final = StatementBatcher(_START, is_durable=False)
@@ -137,12 +132,6 @@ class NewRun:
         """Those that this call may take."""
         is_heavy = not self.is_async and self.anonymous is not None and self.anonymous.is_heavy
         return slots_for_all_networks(self.kind_slots) if is_heavy else self.kind_slots
-
-    @property
-    def batcher(self) -> StatementBatcher:
-        if self.is_async:
-            return _queue_batcher
-        return _start_batcher if self.anonymous is None else _start_anonymous_batcher
 
 
 def start_run(new: NewRun) -> CreatedRun:
@@ -207,8 +196,10 @@ def _parameters(new: NewRun, run_id: str, delay: str | None) -> dict[str, Value]
 
 def _insert(new: NewRun, parameters: dict[str, Value]) -> Sequence[bytes | None] | None:
     """The columns of the function; None if all of its slots are taken. Raises NoSuchFunction."""
-    using, batcher, was_lost = new.environment.cluster, new.batcher, False
+    using, was_lost = new.environment.cluster, False
     plan_slots, may_take = new.plan_slots, new.may_take
+    starting = _start_batcher if new.anonymous is None else _start_anonymous_batcher
+    batcher = _queue_batcher if new.is_async else starting
     for _ in range(SLOT_ATTEMPTS):
         start = int(random.random() * plan_slots)  # noqa: S311 - not a secret
         parameters["slots"] = _slots_in_order(plan_slots, may_take, start)

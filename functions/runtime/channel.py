@@ -9,10 +9,8 @@ import select
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Final
-
-import orjson
 
 from functions.runtime.errors import ProcessGone, Reason
 from platform_site.concurrency import loop_requests
@@ -50,9 +48,6 @@ class Channel:
     def stderr_tail(self) -> str:
         self._discard_errors()
         return self._error_tail.decode(errors="replace").strip()
-
-    def write(self, frame: Mapping[str, Any], deadline: float) -> None:
-        self.write_bytes(orjson.dumps(frame), deadline)
 
     def write_bytes(self, body: bytes, deadline: float) -> None:
         left = memoryview(struct.pack("<I", len(body)) + body)

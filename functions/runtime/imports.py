@@ -35,7 +35,7 @@ _IMPORTED: Final = re.compile(
 )
 """Possessive: a source may be half a megabyte of spaces behind one `from`."""
 _REQUIRED: Final = re.compile(rb"""\(\s*["'`](?:node:)?([a-z0-9_/]+)["'`]\s*\)""")
-_INSTEAD: Final = {
+INSTEAD: Final = {
     "http": "ctx.fetch", "https": "ctx.fetch", "http2": "ctx.fetch", "net": "ctx.fetch",
     "tls": "ctx.fetch", "zlib": "CompressionStream and DecompressionStream",
 }  # fmt: skip
@@ -64,10 +64,6 @@ def required(source: bytes) -> list[str]:
     if b"typeof require" not in source:
         return []
     return sorted({name.decode() for name in _REQUIRED.findall(source)} & set(ALLOWED))
-
-
-def instead_of(specifier: str) -> str | None:
-    return _INSTEAD.get(specifier.removeprefix("node:"))
 
 
 def _data_url(kind: str, text: str) -> str:

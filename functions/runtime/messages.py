@@ -35,7 +35,7 @@ def with_location(error: Mapping[str, Any]) -> str:
 
 def with_advice(message: str) -> str:
     if blocked := _BLOCKED.search(message):
-        instead = imports.instead_of(blocked[1])
+        instead = imports.INSTEAD.get(blocked[1].removeprefix("node:"))
         advice = f": use {instead}" if instead else ", which has no files, processes and sockets"
         return message.replace(blocked[0], f'"{blocked[1]}" is not one of the supported Node modules{advice}', 1)
     if _IMPORTS_REFUSED.search(message):
@@ -65,15 +65,11 @@ def error_of(value: object) -> dict[str, Any]:
     return error(name, message, clean(stack, 4000) if isinstance(stack, str) else None)
 
 
-_ERRORS_BY_REASON: Final[dict[Reason, tuple[str, str]]] = {
+BY_REASON: Final[dict[Reason, tuple[str, str]]] = {
     "timeout": ("FunctionTimeout", "the function ran longer than its timeout"),
     "memory": ("OutOfMemory", "the function used more memory than its limit"),
     "crashed": ("ProcessCrashed", "the process of the function ended before the function did"),
     "protocol": ("ProtocolViolation", "the function wrote to the platform's channel"),
     "cancelled": ("Cancelled", "the run was cancelled"),
 }
-
-
-def error_of_reason(reason: Reason, otherwise: str) -> dict[str, Any]:
-    name, message = _ERRORS_BY_REASON.get(reason, ("Error", otherwise))
-    return error(name, message)
+"""Names and messages of errors."""

@@ -14,7 +14,7 @@ from functions.runtime.calls import Call, Host, Outcome
 from functions.runtime.calls_ahead import QueuedCall
 from functions.runtime.errors import LoadFailed, ProcessGone, StartFailed
 from functions.runtime.process import Process
-from functions.runtime.programs import Busy, Ending, Program, ProgramProcesses, Running
+from functions.runtime.programs import Busy, Ending, Program, ProgramProcesses
 from platform_site.concurrency import loop_requests
 from platform_site.concurrency.fair_semaphore import FairSemaphore, Full
 
@@ -58,7 +58,7 @@ class Pool:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._idle: OrderedDict[Process, tuple[str, float]] = OrderedDict()  # oldest use first
-        self._running: dict[str, Running] = {}
+        self._running: dict[str, Process] = {}
         self._by_program: defaultdict[str, ProgramProcesses] = defaultdict(ProgramProcesses)
         self._process_count = 0
         self._watcher: threading.Thread | None = None
@@ -84,8 +84,7 @@ class Pool:
                 return loop_requests.in_thread(partial(self.call, program, call, host))
             try:
                 with self._lock:
-                    limit = (program.memory_mb + self.MEMORY_OVERHEAD_MB) * 1024 * 1024
-                    self._running[call.run_id] = Running(process, limit)
+                    self._running[call.run_id] = process
                     self._watch()
                 try:
                     outcome = process.call(call, host, None if queued is None else queued.sent)
@@ -106,10 +105,10 @@ class Pool:
     def cancel(self, run_id: str) -> bool:
         """False if it is not running here."""
         with self._lock:  # held until it is killed: the process may run another call right after
-            running = self._running.get(run_id)
-            if running is not None:
-                running.process.kill("cancelled")
-        return running is not None
+            process = self._running.get(run_id)
+            if process is not None:
+                process.kill("cancelled")
+        return process is not None
 
     def warm(self, program: Program) -> None:
         """Start and load a process before its first call, if the pool is not full. Raises LoadFailed."""
@@ -155,7 +154,7 @@ class Pool:
         """Running calls end as crashed."""
         with self._lock:
             self._closed = True
-            processes = [*self._idle, *(running.process for running in self._running.values())]
+            processes = [*self._idle, *self._running.values()]
             self._idle.clear()
             self._changed.notify_all()
             for group in self._by_program.values():
@@ -285,23 +284,21 @@ class Pool:
 
     def _finish_call(self, process: Process, program: Program, outcome: Outcome) -> None:
         with self._lock:
-            self._by_program[program.key].record_duration(outcome.duration)
+            group = self._by_program[program.key]
+            group.mean_seconds += (outcome.duration - group.mean_seconds) / 4
         # Reading its memory takes time, compared with a short call.
         checks_memory = outcome.duration > self.SHORT_CALL or process.calls % 8 == 0
+        most = (program.memory_mb * 3 // 4 + self.MEMORY_OVERHEAD_MB) * 1024 * 1024
         if (
             outcome.reason not in (None, "user_error", "output_too_large")
             or process.killed_for is not None  # it may still seem alive, and the next call would fail
             or process.calls >= self.max_calls
             or process.ahead.has_abandoned_call
-            or (checks_memory and self._has_grown(process, program))
+            or (checks_memory and (process.rss_bytes() > most or process.grew_threads()))
         ):
             self._discard(process, program.key)
         elif not process.ahead.next():
             self._add_idle(process, program.key)
-
-    def _has_grown(self, process: Process, program: Program) -> bool:
-        most = (program.memory_mb * 3 // 4 + self.MEMORY_OVERHEAD_MB) * 1024 * 1024
-        return process.rss_bytes() > most or process.grew_threads()
 
     def _add_idle(self, process: Process, key: str) -> None:
         with self._lock:
@@ -361,10 +358,10 @@ class Pool:
                 self._wake_up.clear()
             for process, key in expired:
                 self._discard(process, key)
-            for run_id, each in running:
-                if each.process.rss_bytes() > each.limit_bytes:
+            for run_id, process in running:
+                if process.rss_bytes() > (process.memory_mb + self.MEMORY_OVERHEAD_MB) * 1024 * 1024:
                     with self._lock:
-                        if self._running.get(run_id) is each:
-                            each.process.kill("memory")
-                each.process.interrupt_late_host()
+                        if self._running.get(run_id) is process:
+                            process.kill("memory")
+                process.interrupt_late_host()
             self._wake_up.wait(min(1.0, self.idle_seconds / 4) if self._waits_long else 0.02)

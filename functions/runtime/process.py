@@ -48,7 +48,7 @@ class Process:
         preloaded: Sequence[str] = (),
     ) -> None:
         """Raises StartFailed if the host does not support one of the required sandbox layers, OSError."""
-        self._preloaded = preloaded
+        self.memory_mb, self._preloaded = memory_mb, preloaded
         self.calls = 0
         self.recent_uses = 0.0
         """Decayed number of calls as of `uses_counted_at`."""
@@ -97,7 +97,7 @@ class Process:
                 "ahead": self._preloaded,  # not renamed: during an upgrade, a running version uses a new runner
                 "required": imports.required(source),
             }
-            self._channel.write({"t": "load", **load}, deadline)
+            self._channel.write_bytes(orjson.dumps({"t": "load", **load}), deadline)
             frame = self._channel.read(deadline)
         except ProcessGone as error:
             reason = (
@@ -216,12 +216,8 @@ class Process:
             if self._async_replies is not None and self._async_replies.is_busy:
                 loop_requests.in_thread(host.interrupt)
             reason = self.killed_for or ("memory" if loop_requests.in_thread(self._ran_out_of_memory) else "crashed")
-            return Outcome(
-                time.monotonic() - started,
-                reason=reason,
-                error=messages.error_of_reason(reason, str(gone)),
-                logs=logs,
-            )
+            error = messages.error(*messages.BY_REASON.get(reason, ("Error", str(gone))))
+            return Outcome(time.monotonic() - started, reason=reason, error=error, logs=logs)
         finally:
             if self._async_replies is not None:
                 self._async_replies.close()

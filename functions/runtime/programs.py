@@ -53,12 +53,6 @@ class Ending:
 
 
 @dataclass(slots=True)
-class Running:
-    process: Process
-    limit_bytes: int
-
-
-@dataclass(slots=True)
 class ProgramProcesses:
     alive: int = 0
     """With the starting ones."""
@@ -68,9 +62,6 @@ class ProgramProcesses:
     on_loop: set[Process] = field(default_factory=set)
     """Processes that run calls of requests on the event loop."""
     waiting: deque[Gate] = field(default_factory=deque)
-
-    def record_duration(self, seconds: float) -> None:
-        self.mean_seconds += (seconds - self.mean_seconds) / 4
 
     def wake_next(self) -> None:
         """Wake the first waiting call, which leaves the queue."""

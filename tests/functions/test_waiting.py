@@ -211,7 +211,7 @@ def test_a_full_queue_ends_the_newest_call_of_the_largest_environment() -> None:
     ended = [turn for turn in flood if turn.state is State.OVER]
     assert ended == flood[most - 2 :], "the newest ones"
     assert all(turn.is_refused for turn in ended)
-    large = Admission("env_c", "key c", 4, size=request_concurrency.MAX_WEIGHT // 2)
+    large = Admission("env_c", "key c", 4, weight=request_concurrency.MAX_WEIGHT // 2)
     wait_for_slots(room, [large])
     assert (large.state, room._weight <= request_concurrency.MAX_WEIGHT) == (State.OVER, True), (
         "one body does not end 128 calls"
