@@ -10,10 +10,9 @@ after it has queued half of what it found free, or a sixteenth of the budget: by
 
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from operator import add, sub
+from typing import Any, Final, NamedTuple
 
 from cachetools import LRUCache
 
@@ -29,44 +28,44 @@ CACHE_SECONDS: Final = 2.0
 """A refusal is repeated for this time without counting."""
 
 
-class Kind(StrEnum):
-    """Callers whose runs share a budget. The value appears in error messages."""
+class Kind(NamedTuple):
+    """Callers whose runs share a budget."""
 
-    KEYS = "queued runs of keys and members"
-    INBOUND = "queued runs by inbound endpoints"
-    USERS = "queued runs of app users"
+    name: str
+    """Shown in error messages."""
+    condition: str
+    owner: str = "''"
+    why_no_more: str = ""
+    """For an owner that has its share, while the budget is not used up."""
 
-
-_CONDITIONS: Final = {
-    Kind.KEYS: "caller_kind IN ('key', 'account') AND trigger <> 'inbound'",
-    Kind.INBOUND: "trigger = 'inbound'",
-    Kind.USERS: "caller_kind = 'user'",
-}
-_OWNER_COLUMNS: Final = {Kind.KEYS: "''", Kind.INBOUND: "coalesce(address_id, '')", Kind.USERS: "caller_id"}
-_SHARE_MESSAGES: Final = {
-    Kind.INBOUND: "This endpoint uses an eighth of that, and can use more only while half of it is free.",
-    Kind.USERS: "You have some waiting, and can queue more only while half of that is free and less than an eighth is "
-    "yours.",
-}
-# In the order of the index `run_queue_order`, so that runs of anonymous callers and events are not scanned. `IS
-# FALSE`, because Django would render NOT in a form that the index does not support.
-_QUEUED: Final = {
-    kind: f"""
-SELECT {_OWNER_COLUMNS[kind]} AS owner, octet_length(input) AS size FROM platform.functions_run
+    @property
+    def queued(self) -> str:
+        """In the order of the index `run_queue_order`, so that runs of anonymous callers and events are not scanned.
+        `IS FALSE`, because Django would render NOT in a form that the index does not support."""
+        return f"""
+SELECT {self.owner} AS owner, octet_length(input) AS size FROM platform.functions_run
  WHERE phase = 'queued' AND environment_id = %(environment_id)s
-   AND (caller_kind = 'anonymous' OR trigger = 'event') IS FALSE AND {condition}
+   AND (caller_kind = 'anonymous' OR trigger = 'event') IS FALSE AND {self.condition}
  ORDER BY coalesce(turn_at, created_at) LIMIT %(most)s
 """  # noqa: S608 - constants
-    for kind, condition in _CONDITIONS.items()
-}
-_QUEUED_BY_OWNER: Final = {
-    kind: f"SELECT owner, count(*), sum(size) FROM ({queued}) queued GROUP BY owner"  # noqa: S608 - constants
-    for kind, queued in _QUEUED.items()
-}
 
 
-@dataclass(frozen=True, slots=True)
-class Amount:
+KEYS: Final = Kind("queued runs of keys and members", "caller_kind IN ('key', 'account') AND trigger <> 'inbound'")
+INBOUND: Final = Kind(
+    "queued runs by inbound endpoints",
+    "trigger = 'inbound'",
+    "coalesce(address_id, '')",
+    "This endpoint uses an eighth of that, and can use more only while half of it is free.",
+)
+USERS: Final = Kind(
+    "queued runs of app users",
+    "caller_kind = 'user'",
+    "caller_id",
+    "You have some waiting, and can queue more only while half of that is free and less than an eighth is yours.",
+)
+
+
+class Amount(NamedTuple):
     runs: int
     size: int
     """Bytes of their inputs."""
@@ -74,20 +73,12 @@ class Amount:
     def part(self, parts: int) -> "Amount":
         return Amount(self.runs // parts, self.size // parts)
 
-    def plus(self, other: "Amount") -> "Amount":
-        return Amount(self.runs + other.runs, self.size + other.size)
-
-    def minus(self, other: "Amount") -> "Amount":
-        return Amount(self.runs - other.runs, self.size - other.size)
-
     def covers(self, other: "Amount") -> bool:
         return other.runs <= self.runs and other.size <= self.size
 
-    def minimum(self, other: "Amount") -> "Amount":
-        return Amount(min(self.runs, other.runs), min(self.size, other.size))
 
-    def maximum(self, other: "Amount") -> "Amount":
-        return Amount(max(self.runs, other.runs), max(self.size, other.size))
+def _each(operation: Callable[[int, int], int], one: Amount, other: Amount) -> Amount:
+    return Amount(operation(one.runs, other.runs), operation(one.size, other.size))
 
 
 NOTHING: Final = Amount(0, 0)
@@ -99,19 +90,19 @@ class QueueCount:
     def __init__(self, kind: Kind, budget: Amount, by_owner: Mapping[str, Amount]) -> None:
         self.kind, self.budget, self.by_owner = kind, budget, by_owner
         self.taken = Amount(sum(each.runs for each in by_owner.values()), sum(each.size for each in by_owner.values()))
-        self.free = budget.minus(self.taken)
+        self.free = _each(sub, budget, self.taken)
         self.at = time.monotonic()
         self._queued_since: dict[str, Amount] = {}
         """By owner; under "" all of them."""
 
     def available(self, owner: str) -> Amount:
-        left_of_half = self.budget.part(2).minus(self.taken)
+        left_of_half = _each(sub, self.budget.part(2), self.taken)
         own = self.by_owner.get(owner, NOTHING)
-        left_of_share = self.budget.part(SHARE).minus(own)
-        if self.kind == Kind.USERS and own.runs:
-            return left_of_half.minimum(left_of_share)
-        if self.kind == Kind.INBOUND:
-            return left_of_half.maximum(left_of_share.minimum(self.free))
+        left_of_share = _each(sub, self.budget.part(SHARE), own)
+        if self.kind is USERS and own.runs:
+            return _each(min, left_of_half, left_of_share)
+        if self.kind is INBOUND:
+            return _each(max, left_of_half, _each(min, left_of_share, self.free))
         return self.free
 
     def refusal(self, owner: str, wanted: Amount) -> TooManyQueued | None:
@@ -121,15 +112,15 @@ class QueueCount:
         if available.covers(wanted):
             return None
         limit = f"{self.budget.runs:,}" if available.runs < wanted.runs else f"{self.budget.size:,} bytes of input in"
-        return TooManyQueued(limit, self.kind, "That many are waiting." if is_full else _SHARE_MESSAGES[self.kind])
+        return TooManyQueued(limit, self.kind.name, "That many are waiting." if is_full else self.kind.why_no_more)
 
     def take(self, owner: str, wanted: Amount) -> bool:
         """Whether the run may be queued without another count."""
-        allowed = {"": self.budget.part(STEPS).minimum(self.free.part(2))}
+        allowed = {"": _each(min, self.budget.part(STEPS), self.free.part(2))}
         if owner:
             share = self.budget.part(SHARE)
-            allowed[owner] = share.part(STEPS).minimum(self.available(owner).part(2))
-        queued = {name: self._queued_since.get(name, NOTHING).plus(wanted) for name in allowed}
+            allowed[owner] = _each(min, share.part(STEPS), self.available(owner).part(2))
+        queued = {name: _each(add, self._queued_since.get(name, NOTHING), wanted) for name in allowed}
         if not all(allowed[name].covers(queued[name]) for name in allowed):
             return False
         self._queued_since |= queued
@@ -145,9 +136,11 @@ _counts_lock: Final = threading.Lock()
 
 def admit(environment: EnvironmentRef, caller: Caller, size: int, *, endpoint_id: str | None = None) -> None:
     """`size`: bytes of the input. Concurrent calls may exceed a budget together. Raises TooManyQueued."""
-    kind, owner = _owner_of(caller, endpoint_id)
+    kind, owner = (USERS, caller.id) if caller.kind == "user" else (KEYS, "")
+    if endpoint_id is not None:
+        kind, owner = INBOUND, endpoint_id
     wanted = Amount(1, size)
-    key = f"{environment.environment_id} {environment.plan} {kind}"
+    key = f"{environment.environment_id} {environment.plan} {kind.name}"
     with _counts_lock:
         last = _counts.get(key)
         if last is not None:
@@ -163,24 +156,25 @@ def admit(environment: EnvironmentRef, caller: Caller, size: int, *, endpoint_id
         raise refusal
 
 
-def _owner_of(caller: Caller, endpoint_id: str | None) -> tuple[Kind, str]:
-    if endpoint_id is not None:
-        return Kind.INBOUND, endpoint_id
-    return (Kind.USERS, caller.id) if caller.kind == "user" else (Kind.KEYS, "")
+_BY_OWNER: Final = {
+    kind: f"SELECT owner, count(*), sum(size) FROM ({kind.queued}) queued GROUP BY owner"  # noqa: S608 - constants
+    for kind in (KEYS, INBOUND, USERS)
+}
 
 
 def _count(environment: EnvironmentRef, kind: Kind) -> QueueCount:
     limits = plan_limits(environment.plan)
     parameters = {"environment_id": environment.environment_id, "most": limits.queued_runs}
     with by_index(environment.cluster):
-        found = statements.rows(environment.cluster, _QUEUED_BY_OWNER[kind], parameters)
-    by_owner = {owner: Amount(int(runs), int(size)) for owner, runs, size in found}
-    return QueueCount(kind, Amount(limits.queued_runs, limits.queued_bytes), by_owner)
+        found = statements.rows(environment.cluster, _BY_OWNER[kind], parameters)
+    amounts = {owner: Amount(int(runs), int(size)) for owner, runs, size in found}
+    return QueueCount(kind, Amount(limits.queued_runs, limits.queued_bytes), amounts)
 
 
 _SUM: Final = "SELECT count(*) AS runs, coalesce(sum(size), 0) AS size FROM ({queued}) queued"
 _USED: Final = f"""
-SELECT max(runs), max(size) FROM ({" UNION ALL ".join(_SUM.format(queued=each) for each in _QUEUED.values())}) sums
+SELECT max(runs), max(size)
+  FROM ({" UNION ALL ".join(_SUM.format(queued=kind.queued) for kind in _BY_OWNER)}) sums
 """  # noqa: S608 - constants
 
 

@@ -16,7 +16,6 @@ from django.db.models.functions import Concat, Right
 from functions.errors import TooManyQueued
 from functions.models import Run
 from functions.quotas import queue_quotas
-from functions.quotas.queue_quotas import Kind
 from functions.runs.start import NewRun, start_run
 from platform_site.identity import ids
 from platform_site.identity.callers import Caller, EnvironmentRef
@@ -320,7 +319,10 @@ def test_a_look_reads_what_waits_and_no_more_than_the_budget(
     pile_up(environment, 500, "user", "usr_x")
     if statistics:
         gather_statistics(using)
-    for where, kind, most, expected in ((environment, Kind.USERS, 500, 500), (neighbour, Kind.KEYS, MOST, MOST)):
+    for where, kind, most, expected in (
+        (environment, queue_quotas.USERS, 500, 500),
+        (neighbour, queue_quotas.KEYS, MOST, MOST),
+    ):
         with count_touched_rows(using, "platform.functions_run") as cost:
             assert queue_quotas._count(where, kind).taken.runs == expected
         assert cost.read <= most
