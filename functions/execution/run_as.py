@@ -29,9 +29,26 @@ def _find(kind: str, caller_id: str, environment: EnvironmentRef) -> Caller | No
     if kind in ("key", "anonymous"):
         return _key(caller_id, environment)
     user = User.objects.filter(pk=caller_id, disabled_at__isnull=True).first()
-    if user is None:
+    if user is None or user.environment_id != (environment.pool_id if kind == "user" else None):
         return None
-    return _user(user, environment) if kind == "user" else _account(user, environment)
+    if kind == "user":
+        return Caller(
+            "user",
+            user.pk,
+            roles.APP_USER,
+            plan=environment.plan,
+            environment=environment,
+            email=user.email,
+            name=user.name,
+            role=user.role,
+            claims=user.claims,
+        )
+    caller = Caller("account", user.pk, frozenset(), account_id=user.pk, email=user.email, name=user.name)
+    found = environment_ref_for(caller, environment.environment_id)
+    if found is None:
+        return None
+    with_role, scopes = found
+    return replace(caller, scopes=scopes, plan=with_role.plan, environment=with_role)
 
 
 def _key(key_id: str, environment: EnvironmentRef) -> Caller | None:
@@ -45,28 +62,3 @@ def _key(key_id: str, environment: EnvironmentRef) -> Caller | None:
         return Caller("anonymous", key_id, scopes, plan=environment.plan, environment=environment)
     scopes = roles.of_key(frozenset(granted), bound_to_environment=True)
     return Caller("key", key_id, scopes, plan=environment.plan, environment=environment, name=name)
-
-
-def _user(user: User, environment: EnvironmentRef) -> Caller | None:
-    if user.environment_id != environment.pool_id:
-        return None
-    return Caller(
-        "user",
-        user.pk,
-        roles.APP_USER,
-        plan=environment.plan,
-        environment=environment,
-        email=user.email,
-        name=user.name,
-        role=user.role,
-        claims=user.claims,
-    )
-
-
-def _account(user: User, environment: EnvironmentRef) -> Caller | None:
-    caller = Caller("account", user.pk, frozenset(), account_id=user.pk, email=user.email, name=user.name)
-    found = environment_ref_for(caller, environment.environment_id)
-    if found is None or user.environment_id is not None:
-        return None
-    with_role, scopes = found
-    return replace(caller, scopes=scopes, plan=with_role.plan, environment=with_role)

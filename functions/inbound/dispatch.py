@@ -59,7 +59,15 @@ def dispatch(request: HttpRequest, token: str) -> InboundRequest:
         if known.value is None and (verification is None or verification.value != inbound_endpoints.VERIFIED):
             for each in refusals:
                 each.check()
-        record = _look_up(request, environment_id, token)
+        environment = environment_ref(environment_id)
+        record = None if environment is None else inbound_endpoints.look_up(environment, token_hash)
+        if record is None:
+            if not is_new:
+                _verified.put(name, False)
+            inbound_endpoints.cache_absence(token_hash)
+            counters = _counters(environment_id, token)
+            rate_limits.count_refused(request, counters[0] if environment is not None else counters[-1])
+            raise NoSuchEndpoint
     _verified.put(name, True)
     limit.settle(record.plan, record.endpoint_id)
     restored = restore_caller(record.runs_as_kind, record.runs_as_id, environment_id, ("functions:invoke",))
@@ -74,18 +82,3 @@ def _counters(environment_id: str, token: str) -> Sequence[str]:
     if inbound_tokens.is_valid(token):
         return (f"{_CREATED_HERE}\0{environment_id}",)
     return environment_id, _UNKNOWN_ENVIRONMENT
-
-
-def _look_up(request: HttpRequest, environment_id: str, token: str) -> CachedEndpoint:
-    token_hash = inbound_tokens.digest(token)
-    name = inbound_endpoints.cache_key(token_hash)
-    environment = environment_ref(environment_id)
-    record = None if environment is None else inbound_endpoints.look_up(environment, token_hash)
-    if record is None:
-        if _verified.get(name):
-            _verified.put(name, False)
-        inbound_endpoints.cache_absence(token_hash)
-        counters = _counters(environment_id, token)
-        rate_limits.count_refused(request, counters[0] if environment is not None else counters[-1])
-        raise NoSuchEndpoint
-    return record
