@@ -48,20 +48,20 @@ def _outcome(
     wait, status = None, "delivered"
     if error is not None:
         header = None if answer is None else answer.headers.get("retry-after")
-        wait = _wait(claimed, retry.parse_retry_after(header, claimed.now()))
+        wait = retry.delay_after(
+            claimed.attempts_of_schedule,
+            draw=random.random(),  # noqa: S311 - spreads load, guards nothing
+            retry_after=retry.parse_retry_after(header, claimed.now()),
+            schedule=settings.WEBHOOK_RETRY_SCHEDULE or retry.SCHEDULE,
+        )
         status = "exhausted" if wait is None else "pending"
     outcome = AttemptOutcome(claimed, at, duration, status, wait=wait, error=error)
     if answer is None:
         return outcome
-    headers = _stored_headers(answer.headers)
+    stored = list(answer.headers.items())[:STORED_HEADERS]
+    headers = {name[:100].replace("\0", ""): value[:500].replace("\0", "") for name, value in stored}
     body = answer.body[:STORED_BODY_BYTES].decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
     return replace(outcome, response_status=answer.status, response_headers=headers, response_body=body)
-
-
-def _wait(claimed: ClaimedDelivery, retry_after: timedelta | None) -> timedelta | None:
-    schedule = settings.WEBHOOK_RETRY_SCHEDULE or retry.SCHEDULE
-    draw = random.random()  # noqa: S311 - spreads load, guards nothing
-    return retry.delay_after(claimed.attempts_of_schedule, draw=draw, retry_after=retry_after, schedule=schedule)
 
 
 def _headers(claimed: ClaimedDelivery) -> dict[str, str]:
@@ -75,8 +75,3 @@ def _headers(claimed: ClaimedDelivery) -> dict[str, str]:
         call_depth.HEADER.lower(): call_depth.sign(claimed.depth + 1, claimed.environment_id),
         **signed,
     }
-
-
-def _stored_headers(headers: dict[str, str]) -> dict[str, str]:
-    stored = list(headers.items())[:STORED_HEADERS]
-    return {name[:100].replace("\0", ""): value[:500].replace("\0", "") for name, value in stored}

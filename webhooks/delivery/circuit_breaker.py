@@ -52,18 +52,13 @@ class Receivers:
     def _receiver(self, host: str) -> Receiver:
         receiver = self._known.get(host)
         if receiver is None:
+            if len(self._known) >= MAX_RECEIVERS:
+                idle = (known for known, other in self._known.items() if other.in_flight == 0)
+                self._known.pop(next(idle, ""), None)
             receiver = self._known[host] = Receiver()
-            if len(self._known) > MAX_RECEIVERS:
-                self._evict_one()
         else:
             self._known.move_to_end(host)
         return receiver
-
-    def _evict_one(self) -> None:
-        for host, receiver in self._known.items():
-            if receiver.in_flight == 0:
-                del self._known[host]
-                return
 
     def free_slots(self, now: float) -> tuple[dict[str, int], int]:
         """How many deliveries may be claimed for each receiver that differs from the default, and the default."""

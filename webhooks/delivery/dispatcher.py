@@ -67,7 +67,9 @@ class SenderThreads:
         while (claimed := self._work.get()) is not None:
             following: ClaimedDelivery | None = claimed
             while following is not None:
-                self.outcomes.put(following if _is_stale(following) else make_attempt(following))
+                # Too old to start: its webhook may have been disabled, or its lease may end too early.
+                is_stale = following.age() > min(START_WITHIN, settings.WEBHOOK_LEASE / 2)
+                self.outcomes.put(following if is_stale else make_attempt(following))
                 following = self._next(claimed.host)
 
     def _next(self, host: str) -> ClaimedDelivery | None:
@@ -97,27 +99,19 @@ class SenderThreads:
             self._work.put(None)
 
 
-def _is_stale(claimed: ClaimedDelivery) -> bool:
-    """Too old to start: its webhook may have been disabled, or its lease may end too early."""
-    return claimed.age() > min(START_WITHIN, settings.WEBHOOK_LEASE / 2)
-
-
 class Dispatcher:
     """One thread runs it; others may request a check."""
 
     def __init__(self, using: str) -> None:
         self.using = using
         self.receivers = Receivers()
-        self._check_requested = threading.Event()
+        self.check_requested = threading.Event()
         self._senders = SenderThreads(self.receivers)
         """Those of this run: late outcomes of an earlier one are ignored."""
 
     def request_check(self) -> None:
-        self._check_requested.set()
+        self.check_requested.set()
         self._senders.outcomes.put(None)
-
-    def wait_for_request(self) -> bool:
-        return self._check_requested.wait(60)
 
     def run(self, *, should_stop: Callable[[], bool] = lambda: False, linger: float = LINGER_SECONDS) -> int:
         """Work until the queue is empty. Returns the number of attempts. Raises DatabaseError if PostgreSQL is
@@ -128,7 +122,7 @@ class Dispatcher:
             idle_since: float | None = None
             while not should_stop():
                 begun = time.monotonic()
-                self._check_requested.clear()
+                self.check_requested.clear()
                 try:
                     relayed = relay_batch(self.using)
                     claimed = self._claim(MAX_THREADS - self.receivers.in_flight)
@@ -143,7 +137,7 @@ class Dispatcher:
                 made += len(claimed)
                 results = self._collect(wait=0 if relayed or claimed else POLL_SECONDS)
                 self._record_all(results, should_stop)
-                if relayed or claimed or self.receivers.in_flight or self._check_requested.is_set():
+                if relayed or claimed or self.receivers.in_flight or self.check_requested.is_set():
                     idle_since = None
                 elif idle_since is None:
                     idle_since = time.monotonic()

@@ -21,20 +21,17 @@ class DispatcherThread(threading.Thread):
     def __init__(self, using: str) -> None:
         super().__init__(name=f"webhooks-{using}", daemon=True)
         self._using = using
-        self._dispatcher = Dispatcher(using)
-
-    def wake(self) -> None:
-        self._dispatcher.request_check()
+        self.dispatcher = Dispatcher(using)
 
     def run(self) -> None:
         failures = 0
         try:
             while not _stopping.is_set():
-                if not self._dispatcher.wait_for_request():
+                if not self.dispatcher.check_requested.wait(60):
                     continue
                 try:
                     close_old_connections()
-                    self._dispatcher.run(should_stop=_stopping.is_set)
+                    self.dispatcher.run(should_stop=_stopping.is_set)
                     failures = 0
                 except Error as error:
                     connections[self._using].close()
@@ -42,7 +39,7 @@ class DispatcherThread(threading.Thread):
                     logger.warning("region %s: dispatching stopped: %s", self._using, type(error).__name__)
                     if failures < MAX_RESTARTS:
                         time.sleep(0.1 * 5**failures)
-                        self.wake()
+                        self.dispatcher.request_check()
                     else:
                         failures = 0
                 except Exception:
@@ -57,14 +54,14 @@ def wake(using: str) -> None:
         if thread is None or not thread.is_alive():
             thread = _threads[using] = DispatcherThread(using)
             thread.start()
-    thread.wake()
+    thread.dispatcher.request_check()
 
 
 def ask_to_stop() -> None:
     """Start nothing any more; attempts in flight may end."""
     _stopping.set()
     for thread in list(_threads.values()):
-        thread.wake()
+        thread.dispatcher.request_check()
 
 
 def stop() -> None:

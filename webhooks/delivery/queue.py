@@ -181,8 +181,11 @@ def record(using: str, results: Sequence[AttemptOutcome], *, disable_after: time
         "gone": [each in gone for each in webhooks],
         "disable_after": disable_after,
     }
-    failing = statements.rows(using, SQL["health"], parameters)
-    return [Failing(webhook_id, reason, _depth_of(webhook_id, results)) for webhook_id, reason in failing]
+    failing = []
+    for webhook_id, reason in statements.rows(using, SQL["health"], parameters):
+        depth = 1 + min(each.claimed.depth for each in results if each.claimed.webhook_id == webhook_id)
+        failing.append(Failing(webhook_id, reason, depth))
+    return failing
 
 
 def disable(using: str, failing: Failing) -> None:
@@ -201,10 +204,6 @@ def disable(using: str, failing: Failing) -> None:
             using, "webhook.disabled", target_id=webhook.pk, environment_id=webhook.environment_id,
             reason=failing.reason,
         )  # fmt: skip
-
-
-def _depth_of(webhook_id: str, results: Sequence[AttemptOutcome]) -> int:
-    return 1 + min(result.claimed.depth for result in results if result.claimed.webhook_id == webhook_id)
 
 
 def release(using: str, claims: Sequence[ClaimedDelivery]) -> None:

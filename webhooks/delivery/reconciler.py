@@ -4,7 +4,6 @@ pending), disabled (pending ones become held) or enabled (held ones become pendi
 
 import time
 from collections import deque
-from dataclasses import dataclass
 from typing import Any, Final
 
 from django.db import transaction
@@ -28,58 +27,40 @@ SQL: Final = sql_files.load(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    changed: int
-    """Deliveries."""
-    is_last: bool
-
-
 def reconcile(using: str, *, batch: int = BATCH, seconds: float = SECONDS) -> int:
     """Returns how many deliveries it changed."""
     waiting = deque(statements.column(using, SQL["webhooks_to_reconcile"]))
     changed, end = 0, time.monotonic() + seconds
     while waiting and time.monotonic() < end:
         webhook_id = waiting.popleft()
-        step = reconcile_webhook(using, webhook_id, batch=batch)
-        changed += step.changed
-        if not step.is_last:
+        more, is_last = reconcile_webhook(using, webhook_id, batch=batch)
+        changed += more
+        if not is_last:
             waiting.append(webhook_id)
     return changed
 
 
-def reconcile_webhook(using: str, webhook_id: str, *, batch: int) -> Step:
-    """Does nothing if the webhook is locked or deleted."""
+def reconcile_webhook(using: str, webhook_id: str, *, batch: int) -> tuple[int, bool]:
+    """Returns how many deliveries it changed, and whether that was all. Does nothing if the webhook is locked or
+    deleted."""
     parameters: dict[str, Any] = {"webhook": webhook_id, "batch": batch, "most": MAX_ATTEMPTS}
     with transaction.atomic(using=using):
         found = statements.dicts(using, SQL["state"], parameters)
         if not found:
-            return Step(0, is_last=True)
+            return 0, True
         [webhook] = found
         parameters |= webhook
         if webhook["drop_before"] is not None:
-            return _drop(using, parameters)
+            changed = statements.execute(using, SQL["drop"], parameters)
+            # If the dropping cannot be ended, another process drops the rest.
+            return changed, changed < batch and not statements.execute(using, SQL["end_dropping"], parameters)
         if webhook["recover_from"] is not None:
-            return _recover(using, parameters)
+            examined, reached, changed = statements.row(using, SQL["recover"], parameters)
+            following = "advance_recovery" if examined >= batch else "end_recovering"
+            statements.execute(using, SQL[following], parameters | {"reached": reached})
+            return changed, False
         if webhook["enabled"]:
             changed = statements.value(using, SQL["release"], parameters)
         else:
             changed = statements.execute(using, SQL["hold"], parameters)
-        return Step(changed, is_last=changed < batch)
-
-
-def _drop(using: str, parameters: dict[str, Any]) -> Step:
-    changed = statements.execute(using, SQL["drop"], parameters)
-    if changed == parameters["batch"]:
-        return Step(changed, is_last=False)
-    is_over = statements.execute(using, SQL["end_dropping"], parameters) > 0
-    return Step(changed, is_last=not is_over)  # another process drops the rest
-
-
-def _recover(using: str, parameters: dict[str, Any]) -> Step:
-    examined, reached, changed = statements.row(using, SQL["recover"], parameters)
-    if examined >= parameters["batch"]:
-        statements.execute(using, SQL["advance_recovery"], parameters | {"reached": reached})
-    else:
-        statements.execute(using, SQL["end_recovering"], parameters)
-    return Step(changed, is_last=False)
+        return changed, changed < batch

@@ -217,7 +217,7 @@ def recover(environment: EnvironmentRef, webhook_id: str, since: datetime, *, ac
         webhook.recover_from = since if webhook.recover_from is None else min(since, webhook.recover_from)
         webhook.recover_until = Now()
         webhook.save(using=using, update_fields=["recover_from", "recover_until"])
-        count = reconcile_webhook(using, webhook.pk, batch=REQUEST_BATCH).changed
+        count, _ = reconcile_webhook(using, webhook.pk, batch=REQUEST_BATCH)
         webhook.refresh_from_db(using=using, fields=["recover_from"])
         audit_outbox.record(environment, "webhook.recovered", actor=actor, target_id=webhook_id, deliveries=count)
         webhook_notify.after_commit(using)
