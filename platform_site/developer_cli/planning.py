@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from platform_site.developer_cli import webhook_plans
-from platform_site.developer_cli.api import Answer, Api, path_part
+from platform_site.developer_cli.api import Answer, Api
 from platform_site.developer_cli.backend_files import Backend, JsonFile
 from platform_site.developer_cli.failures import Exit, Failure
 from platform_site.developer_cli.webhook_plans import WebhooksPlan
@@ -61,14 +61,23 @@ class Step:
 
 
 @dataclass
-class Locations:
-    """File and line of paths in the configuration."""
-
+class Plan:
     backend: Backend
     webhooks: WebhooksPlan
+    warnings: list[str]
+    only_in_environment: list[str]
+    """Functions and webhooks missing in the folder. They stay."""
+    steps: list[Step] = field(default_factory=list)
 
-    def of(self, path: str) -> tuple[str, str]:
-        """File and line, or an empty text, and the path as the user knows it."""
+    @property
+    def changes(self) -> list[Change]:
+        return [change for step in self.steps for change in step.changes]
+
+    def unconfirmed(self, confirmed: Collection[str] = ()) -> list[str]:
+        return [name for each in self.changes if (name := each.to_confirm) and name not in confirmed]
+
+    def location_of(self, path: str) -> tuple[str, str]:
+        """File and line of a path in the configuration, or an empty text, and the path as the user knows it."""
         path = path.removeprefix("config.")
         part, _, rest = path.partition(".")
         name, _, setting = rest.partition(".")
@@ -82,33 +91,16 @@ class Locations:
         file = backend.settings if part == "functions" and name in backend.sources else files.get(part)
         return (file.at(rest) if file is not None else ""), path
 
-    def message(self, path: str, text: str) -> str:
-        where, path = self.of(path)
-        return f"{where}: {path}{text}" if where else path + text
+    def warn(self, path: str, text: str) -> None:
+        where, path = self.location_of(path)
+        self.warnings.append(f"{where}: {path}{text}" if where else path + text)
 
-    def add_to(self, error: Failure) -> Failure:
+    def with_locations(self, error: Failure) -> Failure:
         for each in error.fields:
-            where, each["field"] = self.of(str(each.get("field", "")))
+            where, each["field"] = self.location_of(str(each.get("field", "")))
             if where:
                 each["location"] = where
         return error
-
-
-@dataclass
-class Plan:
-    steps: list[Step]
-    warnings: list[str]
-    only_in_environment: list[str]
-    """Functions and webhooks missing in the folder. They stay."""
-    webhooks: WebhooksPlan
-    locations: Locations
-
-    @property
-    def changes(self) -> list[Change]:
-        return [change for step in self.steps for change in step.changes]
-
-    def unconfirmed(self, confirmed: Collection[str] = ()) -> list[str]:
-        return [name for each in self.changes if (name := each.to_confirm) and name not in confirmed]
 
 
 def make(api: Api, backend: Backend) -> Plan:
@@ -122,37 +114,27 @@ def make(api: Api, backend: Backend) -> Plan:
     if backend.webhooks is not None:
         webhooks = webhook_plans.make(api, backend.webhooks)
         document["webhooks"] = webhooks.document
-    plan = Plan(
-        [],
-        [*webhooks.warnings],
-        [*only_in_environment, *webhooks.only_in_environment],
-        webhooks,
-        Locations(backend, webhooks),
-    )
+    only_in_environment += webhooks.only_in_environment
+    plan = Plan(backend, webhooks, [*webhooks.warnings], only_in_environment)
     if backend.auth is not None:
         document |= _auth(api, backend.auth, plan.warnings)
     tables = backend.schema.value.get("tables") if backend.schema else None
     created = [f"There is no table {name}." for name in tables] if isinstance(tables, dict) else []
     for each in _documents(document, backend):
-        answer = _planned(api, plan.locations, each)
-        # The first step makes the schema that later ones need.
-        warnings = [it for it in answer["warnings"] if not plan.steps or it["message"] not in created]
+        answer = _planned(api, plan, each)
         missing = [path for path in answer["missing_secrets"] if path not in webhooks.whole_urls(each)]
-        _refuse_missing_urls(plan.locations, missing)
+        if urls := [path for path in missing if path.startswith("webhooks.")]:  # the service would refuse to apply it
+            message = "The environment has no secret for this URL. Write the whole URL."
+            fields = [{"field": path, "code": "secret_missing", "message": message} for path in urls]
+            text = "One or more fields are invalid."
+            raise plan.with_locations(Failure(Exit.REFUSED, "validation_failed", text, fields=fields))
+        for warning in answer["warnings"]:
+            if not plan.steps or warning["message"] not in created:  # the first step makes the schema of later ones
+                plan.warn(warning["field"], f": {warning['message']}")
+        for path in missing:
+            plan.warn(path, " must be set.")
         plan.steps.append(Step(each, answer, list(_changes(webhooks, answer))))
-        plan.warnings += [plan.locations.message(it["field"], f": {it['message']}") for it in warnings]
-        plan.warnings += [plan.locations.message(path, " must be set.") for path in missing]
     return plan
-
-
-def _refuse_missing_urls(locations: Locations, missing_secrets: list[str]) -> None:
-    """The service would refuse to apply the plan."""
-    message = "The environment has no secret for this URL. Write the whole URL."
-    urls = [path for path in missing_secrets if path.startswith("webhooks.")]
-    if urls:
-        fields = [{"field": path, "code": "secret_missing", "message": message} for path in urls]
-        text = "One or more fields are invalid."
-        raise locations.add_to(Failure(Exit.REFUSED, "validation_failed", text, fields=fields))
 
 
 def _documents(document: dict[str, Any], backend: Backend) -> Iterator[dict[str, Any]]:
@@ -171,12 +153,12 @@ def _documents(document: dict[str, Any], backend: Backend) -> Iterator[dict[str,
         yield document
 
 
-def _planned(api: Api, locations: Locations, document: dict[str, Any]) -> Answer:
+def _planned(api: Api, plan: Plan, document: dict[str, Any]) -> Answer:
     body = {"config": document, "keep": ["functions", "webhooks"]}
     try:
         return api.send("POST", "/config/plan", body, authored=True)
     except Failure as error:
-        raise locations.add_to(error) from None
+        raise plan.with_locations(error) from None
 
 
 def _changes(webhooks: WebhooksPlan, answer: Answer) -> Iterator[Change]:
@@ -199,13 +181,6 @@ def _changes(webhooks: WebhooksPlan, answer: Answer) -> Iterator[Change]:
             label = webhooks.by_key[name].label if part == "webhooks" else name
             new = "" in settings
             yield Change(noun, f"create {noun} {label}" if new else f"change {noun} {label}: {', '.join(settings)}")
-
-
-def active_source(api: Api, name: str) -> str:
-    for version in api.pages(f"/functions/{path_part(name)}/versions", limit=20):
-        if version["is_active"]:
-            return str(version["source"])
-    return ""
 
 
 def _auth(api: Api, file: JsonFile, warnings: list[str]) -> dict[str, Any]:
@@ -246,7 +221,7 @@ def apply(api: Api, plan: Plan) -> bool:
     for step in plan.steps:
         try:
             # The service compares a step with what was applied before it, and keeps few plans.
-            planned = _planned(api, plan.locations, step.document) if len(plan.steps) > 1 else step.plan
+            planned = _planned(api, plan, step.document) if len(plan.steps) > 1 else step.plan
             same = ("changes",) if done else ("changes", "version")
             if any(planned[name] != step.plan[name] for name in same):
                 raise Failure(Exit.CONFLICT, "conflict", "The environment changed since the plan. Push again.")
@@ -260,6 +235,6 @@ def apply(api: Api, plan: Plan) -> bool:
         except Failure as error:
             if done:
                 error.hint = f"{error.hint} Already applied: {'; '.join(done)}. Push again to apply the rest.".strip()
-            raise plan.locations.add_to(error) from None
+            raise plan.with_locations(error) from None
         done += [each.change for each in step.changes]
     return follow

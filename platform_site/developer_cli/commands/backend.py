@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from platform_site.developer_cli import backend_files, output, planning, session, store, webhook_plans
-from platform_site.developer_cli.api import Api
+from platform_site.developer_cli.api import Api, path_part
 from platform_site.developer_cli.failures import Exit, Failure
 from platform_site.developer_cli.output import Sql
 from platform_site.developer_cli.prompts import Yes
@@ -68,7 +68,8 @@ def _pulled(api: Api, folder: Path, credentials: bool) -> dict[Path, str]:
         name = backend_files.check_name(str(each["name"]))
         script = folder / "functions" / f"{name}.js"
         path = script if script.exists() else script.with_suffix(".ts")
-        sources[path] = planning.active_source(api, name)
+        versions = api.pages(f"/functions/{path_part(name)}/versions", limit=20)
+        sources[path] = next((str(each["source"]) for each in versions if each["is_active"]), "")
         if own := _own(each, backend_files.FUNCTION_SETTINGS):
             settings[name] = own
     if settings or (folder / "functions.json").exists():

@@ -1,7 +1,7 @@
 """`webhooks`: lists webhooks and their deliveries, sends one again, and makes a new signing secret."""
 
 from itertools import islice
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -34,14 +34,11 @@ def webhooks_deliveries(
     api = session.environment_api(environment)
     pages = api.pages(f"{_path(api, webhook)}/deliveries", status=status, limit=min(limit, 100))
     found = list(islice(pages, limit))
-    rows = found if output.is_json() else [each | _last_attempt(each) for each in found]
+    for each in () if output.is_json() else found:
+        last = each["attempts"][-1] if each["attempts"] else {}
+        each |= {"attempts": len(each["attempts"]), "response": last.get("response_status") or last.get("error")}
     columns = ["id", "created_at", "event_type", "status", "attempts", "response", "next_attempt_at"]
-    output.table(rows, columns, "There are no deliveries.")
-
-
-def _last_attempt(delivery: dict[str, Any]) -> dict[str, Any]:
-    last = delivery["attempts"][-1] if delivery["attempts"] else {}
-    return {"attempts": len(delivery["attempts"]), "response": last.get("response_status") or last.get("error")}
+    output.table(found, columns, "There are no deliveries.")
 
 
 @webhooks.command("redeliver")
