@@ -21,7 +21,11 @@ _STATE: Final = re.compile(r"[A-Za-z0-9_-]{22,128}", re.ASCII)
 
 @signed_in_page
 def command_line(request: HttpRequest, client: ApiClient) -> HttpResponse:
-    origin, state, code_challenge = _parameters(request)
+    port, state, code_challenge = (request.GET.get(name, "") for name in ("port", "state", "code_challenge"))
+    well_formed = _PORT.fullmatch(port) and 1024 <= int(port) <= 65535 and _STATE.fullmatch(state)
+    if not well_formed or not exchange_codes.is_challenge(code_challenge):
+        raise InvalidRequest("This is not a request of the command platform. Run platform login again.")
+    origin = f"http://127.0.0.1:{port}"
     me = client.call("GET", "/v1/auth/me")  # raises ApiError if the session has ended
     if request.method == "POST":
         answer = {"error": "access_denied"}
@@ -42,13 +46,3 @@ def command_line(request: HttpRequest, client: ApiClient) -> HttpResponse:
     # Browsers apply the policy of the page with the form to the redirect after it.
     response._csp_update = {"form-action": [origin]}  # type: ignore[attr-defined]  # django-csp's
     return response
-
-
-def _parameters(request: HttpRequest) -> tuple[str, str, str]:
-    """The command's origin, state and code challenge."""
-    port, state, challenge = (request.GET.get(name, "") for name in ("port", "state", "code_challenge"))
-    well_formed = _PORT.fullmatch(port) and 1024 <= int(port) <= 65535 and _STATE.fullmatch(state)
-    if not well_formed or not exchange_codes.is_challenge(challenge):
-        message = "This is not a request of the command platform. Run platform login again."
-        raise InvalidRequest(message)
-    return f"http://127.0.0.1:{port}", state, challenge

@@ -21,6 +21,7 @@ from platform_site.developer_console.staff import grants as staff
 from platform_site.http.errors import ApiError, Forbidden, InvalidRequest, NotFound, ProjectSuspended, ValidationFailed
 from platform_site.http.requests import current_request_id
 from platform_site.identity.callers import EnvironmentRef
+from projects import staff_access
 from projects.directory.environments import environment_ref
 from projects.models import Member
 from rows.rules.principal import Principal
@@ -264,7 +265,8 @@ def _open(request: HttpRequest, client: ApiClient, section: str, project_id: str
     try:
         project = client.call("GET", f"/v1/projects/{project_id}")
     except NotFound:
-        client.staff_grant = staff.grant_for(client.signed_in, environment_id)
+        if staff.may_ask(client.signed_in) is not None:
+            client.staff_grant = staff_access.active_for(client.signed_in.user_id, environment_id)
         if client.staff_grant is None:
             raise
         project = client.call("GET", f"/v1/projects/{project_id}")

@@ -15,7 +15,6 @@ from platform_site.http.errors import Forbidden, ValidationFailed
 from platform_site.templatetags.developer_console import isolated
 from projects import staff_access
 from projects.api.serializers import NAME_LENGTH
-from projects.models import StaffGrant
 
 _TITLES: Final = {
     "queued_bytes": "Queued input",
@@ -39,28 +38,12 @@ _ORIGINS: Final = (
 _NAME: Final = (Field("name", "Name of the project", required=True, max_length=NAME_LENGTH),)
 
 
-def _staff_grants(console: Console) -> list[StaffGrant]:
-    if not console.is_owner:
-        return []
-    grants = staff_access.active().filter(environment__project_id=console.project["id"])
-    return list(grants.select_related("environment").order_by("-created_at", "-id"))
-
-
 def _revoke_staff(console: Console) -> dict[str, Any]:
     if not console.is_owner:
         raise Forbidden("Only owners can end the access of staff.")
     actor = Actor("account", console.me["id"])
     staff_access.revoke(console.request.POST.get("grant", ""), actor=actor, project_id=console.project["id"])
     return {"notice": "The access of staff has ended."}
-
-
-def _limits(console: Console) -> dict[str, Any]:
-    limits = console.api("GET", "/v1/limits")["limits"]
-    return {
-        _TITLES.get(name, name.replace("_", " ").capitalize()): limit | {"name": name}
-        for name, limit in limits.items()
-        if "used" in limit
-    }
 
 
 def _add_member(console: Console) -> dict[str, Any]:
@@ -119,15 +102,21 @@ _ACTIONS: Final[dict[str, Action]] = {
 @page("settings", _ACTIONS)
 def settings(console: Console) -> HttpResponse:
     environment = console.api("GET", console.project_path("environments", console.environment["id"]))
+    grants = staff_access.active().filter(environment__project_id=console.project["id"])
+    grants = grants.select_related("environment").order_by("-created_at", "-id")
     context = {
         "members": console.listed(console.project_path("members"), {"limit": "100"}),
         "invitations": console.listed(console.project_path("invitations")) if console.is_owner else [],
         "new_member": form_of(console, "add-member", _NEW_MEMBER, {}),
         "roles": _ROLES,
-        "staff_grants": _staff_grants(console),
+        "staff_grants": list(grants) if console.is_owner else [],
         "origins": form_of(console, "origins", _ORIGINS, environment),
         "name_form": form_of(console, "rename", _NAME, console.project),
-        "limits": _limits(console),
+        "limits": {
+            _TITLES.get(name, name.replace("_", " ").capitalize()): limit | {"name": name}
+            for name, limit in console.api("GET", "/v1/limits")["limits"].items()
+            if "used" in limit
+        },
         "can_revoke": console.has_writing_role,
         **keys.panel(console),
     }

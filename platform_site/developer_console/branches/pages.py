@@ -15,40 +15,6 @@ _EXPIRY: Final = (("", "Never"), ("1", "In 1 day"), ("7", "In 7 days"), ("30", "
 _FIXED: Final = ("development", "production")
 
 
-def _context(console: Console) -> dict[str, Any]:
-    console.project = console.client.call("GET", console.project_path())
-    names = {each["id"]: each["name"] for each in console.project["environments"]}
-    listed = list(
-        Environment.objects.live()
-        .filter(project_id=console.project["id"])
-        .order_by("name", "id")
-        .values("id", "name", "status", "status_reason", "parent_id", "created_at", "expires_at")
-    )
-    found = [
-        detail
-        | {
-            "created_at": timestamp(detail["created_at"]),
-            "expires_at": detail["expires_at"] and timestamp(detail["expires_at"]),
-            "parent": detail["parent_id"] and names.get(detail["parent_id"], "deleted"),
-            "is_branch": detail["name"] not in _FIXED,
-            "branches": [each["name"] for each in listed if each["parent_id"] == detail["id"]],
-        }
-        for detail in listed
-    ]
-    fields = (
-        Field("name", "Name", required=True, placeholder="fix/login"),
-        Field("from", "Copy of", "select", choices=[(pk, name) for pk, name in names.items()]),
-        Field("data", "Rows", "select", choices=_DATA, help="A copy of many rows continues in the background."),
-        Field("expires", "Expires", "select", choices=_EXPIRY),
-    )
-    return {
-        "environments": found,
-        "form": form_of(console, "create", fields, {"from": console.environment["id"]}),
-        "expiry": _EXPIRY,
-        "submitted_branch": console.request.POST.get("branch", ""),
-    }
-
-
 def _create(console: Console) -> dict[str, Any]:
     submitted = console.request.POST
     body: dict[str, Any] = {name: submitted.get(name, "") for name in ("name", "from", "data")}
@@ -96,4 +62,35 @@ def _branch(console: Console) -> Mapping[str, Any]:
 
 @page("branches", {"create": _create, "expire": _expire, "reset": _reset, "delete": _delete})
 def branches(console: Console) -> HttpResponse:
-    return console.render("console/branches.html", _context(console))
+    console.project = console.client.call("GET", console.project_path())
+    names = {each["id"]: each["name"] for each in console.project["environments"]}
+    listed = list(
+        Environment.objects.live()
+        .filter(project_id=console.project["id"])
+        .order_by("name", "id")
+        .values("id", "name", "status", "status_reason", "parent_id", "created_at", "expires_at")
+    )
+    found = [
+        detail
+        | {
+            "created_at": timestamp(detail["created_at"]),
+            "expires_at": detail["expires_at"] and timestamp(detail["expires_at"]),
+            "parent": detail["parent_id"] and names.get(detail["parent_id"], "deleted"),
+            "is_branch": detail["name"] not in _FIXED,
+            "branches": [each["name"] for each in listed if each["parent_id"] == detail["id"]],
+        }
+        for detail in listed
+    ]
+    fields = (
+        Field("name", "Name", required=True, placeholder="fix/login"),
+        Field("from", "Copy of", "select", choices=list(names.items())),
+        Field("data", "Rows", "select", choices=_DATA, help="A copy of many rows continues in the background."),
+        Field("expires", "Expires", "select", choices=_EXPIRY),
+    )
+    context = {
+        "environments": found,
+        "form": form_of(console, "create", fields, {"from": console.environment["id"]}),
+        "expiry": _EXPIRY,
+        "submitted_branch": console.request.POST.get("branch", ""),
+    }
+    return console.render("console/branches.html", context)

@@ -11,7 +11,7 @@ from platform_site.developer_console.forms import Field, form_of
 from platform_site.developer_console.frame import Action, Console, go_to, operation, page
 from platform_site.developer_console.functions.pages import render
 from platform_site.developer_console.staff import grants as staff
-from platform_site.http.errors import ApiError, FieldError
+from platform_site.http.errors import ApiError
 
 _LIMITS: Final = (
     Field("timeout_ms", "Timeout (ms)", "number"),
@@ -94,14 +94,11 @@ def _set_secret(console: Console, name: str) -> dict[str, Any]:
             console, name, {"secrets": {secret: submitted.get("secret_value", "")}}, f"The secret {secret} is set."
         )
     except ApiError as refusal:
-        refusal.fields = [_at_secret(each) for each in refusal.fields]
+        for index, error in enumerate(refusal.fields):
+            if error.field.split(".")[0] == "secrets":
+                field = "secret_name" if error.code in ("invalid_name", "too_many") else "secret_value"
+                refusal.fields[index] = replace(error, field=field)
         raise
-
-
-def _at_secret(error: FieldError) -> FieldError:
-    if error.field.split(".")[0] != "secrets":
-        return error
-    return replace(error, field="secret_name" if error.code in ("invalid_name", "too_many") else "secret_value")
 
 
 def _delete_secret(console: Console, name: str) -> dict[str, Any]:

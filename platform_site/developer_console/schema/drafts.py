@@ -1,4 +1,4 @@
-"""The text of a draft: read from the form, and the lines of its errors."""
+"""The text of a draft, and the lines of its errors."""
 
 import json
 import re
@@ -6,15 +6,9 @@ from functools import partial
 from typing import Any, Final
 
 from platform_site.developer_console.forms import invalid
-from platform_site.developer_console.frame import Console
 from platform_site.http import exact_json
-from platform_site.http.errors import ApiError
 
 _invalid: Final = partial(invalid, summary="The document cannot be read.")
-
-
-def submitted_text(console: Console) -> str:
-    return console.request.POST.get("document", "").replace("\r\n", "\n")
 
 
 def read(text: str) -> dict[str, Any]:
@@ -34,11 +28,7 @@ def read(text: str) -> dict[str, Any]:
     return draft
 
 
-def problems_of(refusal: ApiError, text: str) -> list[dict[str, Any]]:
-    return [{**each.as_dict(), "line": _line_of(each.field, text)} for each in refusal.fields]
-
-
-def _line_of(path: str, text: str) -> int | None:
+def line_of(path: str, text: str) -> int | None:
     at = 0
     for name in path.split(".")[1:]:
         found = re.compile(rf"{re.escape(json.dumps(name))}\s*:").search(text, at)

@@ -84,7 +84,8 @@ class Editor:
                 self._submit_draft(part, saved)
 
     def refuse(self, refusal: ApiError) -> None:
-        self.console.refusal, self.problems = refusal, drafts.problems_of(refusal, self.text)
+        self.console.refusal = refusal
+        self.problems = [{**each.as_dict(), "line": drafts.line_of(each.field, self.text)} for each in refusal.fields]
 
     def _show_table_of(self, part: Part | None) -> None:
         if part and part.table:

@@ -30,10 +30,12 @@ def schema(console: Console) -> HttpResponse:
     current = editor.current
     if not is_submitted or editor.is_applied or submitted.get("revert"):
         editor.text = exact_json.dumps(current["document"], indent=True)
+    history = console.listed(f"{plans.PATH}/versions", {"limit": "20"})
+    emails = console.emails_of(each["applied_by"] for each in history)
     context = {
         "current": current,
         "version": current["version"] if editor.is_applied else submitted.get("version") or current["version"],
-        "history": _history(console),
+        "history": [each | {"email": emails.get(each["applied_by"])} for each in history],
         "revert": "" if editor.is_applied else submitted.get("revert", ""),
         "backfill": plans.backfill_fields(submitted, editor.problems),
         "editor": editor,
@@ -50,13 +52,8 @@ def _editor(console: Console, current: dict[str, Any]) -> Editor:
     is_typed = any(submitted.get(each.name) for each in new_table.FIELDS)
     table_form = Form("new-table", new_table.FIELDS, submitted=submitted if is_typed else None)
     table = submitted.get("open_table") or console.request.GET.get("table", "")
-    return Editor(console, current, drafts.submitted_text(console), table, table_form)
-
-
-def _history(console: Console) -> list[dict[str, Any]]:
-    found = console.listed(f"{plans.PATH}/versions", {"limit": "20"})
-    emails = console.emails_of(each["applied_by"] for each in found)
-    return [each | {"email": emails.get(each["applied_by"])} for each in found]
+    text = submitted.get("document", "").replace("\r\n", "\n")
+    return Editor(console, current, text, table, table_form)
 
 
 def _forms(editor: Editor) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from platform_site.developer_console.session import SignedIn
 from platform_site.http.errors import Unauthorized
 from projects import staff_access
 from projects.directory.environments import environment_ref
-from projects.models import StaffGrant
 
 
 def may_ask(signed_in: SignedIn) -> User | None:
@@ -23,10 +22,6 @@ def may_ask(signed_in: SignedIn) -> User | None:
     device = second_factor.device_of(user)
     is_verified = not settings.CONSOLE_REQUIRE_TOTP if device is None else device.pk == signed_in.second_factor
     return user if is_verified else None
-
-
-def grant_for(signed_in: SignedIn, environment_id: str) -> StaffGrant | None:
-    return staff_access.active_for(signed_in.user_id, environment_id) if may_ask(signed_in) is not None else None
 
 
 def stop(client: ApiClient, service: Callable[..., object], *arguments: object) -> bool:

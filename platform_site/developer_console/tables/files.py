@@ -3,7 +3,7 @@
 import codecs
 import time
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -125,18 +125,14 @@ def _import(console: Console, table: str, columns: list[Column], *, is_check: bo
     unchecked = {column.key for column in columns if is_check and column.target == table}
     for at in range(0, len(rows), _AT_ONCE):
         # Short transactions: others wait for the values that one of them has taken.
-        with _rolled_back(console.ref.cluster) if is_check else nullcontext():
-            if not _insert(console, table, rows[at : at + _AT_ONCE], report, deadline, unchecked):
-                break
+        with transaction.atomic(using=console.ref.cluster) if is_check else nullcontext():
+            goes_on = _insert(console, table, rows[at : at + _AT_ONCE], report, deadline, unchecked)
+            if is_check:
+                transaction.set_rollback(True, using=console.ref.cluster)
+        if not goes_on:
+            break
     report.rejected.sort()
     return report
-
-
-@contextmanager
-def _rolled_back(using: str) -> Iterator[None]:
-    with transaction.atomic(using=using):
-        yield
-        transaction.set_rollback(True, using=using)
 
 
 def _of_csv(lines: list[bytes], columns: list[Column], report: Report) -> Rows:
