@@ -52,8 +52,7 @@ def _databases() -> Iterable[str]:
         number = connections[alias].pg_version  # type: ignore[attr-defined]
         version = (number // 10000, number % 10000)
         if is_below(version, POSTGRES):
-            number_text = f"{version[0]}.{version[1]}"
-            yield f"The database {alias} runs PostgreSQL {number_text}. Use 18 or later."
+            yield f"The database {alias} runs PostgreSQL {version[0]}.{version[1]}. Use 18 or later."
 
 
 def _redis() -> Iterable[str]:

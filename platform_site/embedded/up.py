@@ -84,7 +84,7 @@ def _listen(host: str, port: int, workers: int) -> list[socket.socket]:
 
 
 class _ImportThread(threading.Thread):
-    def __init__(self, load: Callable[[], object]) -> None:
+    def __init__(self, load: Load) -> None:
         super().__init__(name="import", daemon=True)
         self._load = load
         self._error: Exception | None = None
@@ -120,12 +120,14 @@ class _Run:
         listeners: list[socket.socket],
         begun: float,
     ) -> None:
-        self._layout, self._options, self._listeners, self._begun = layout, options, listeners, begun
+        self._layout, self._options, self._begun = layout, options, begun
         self._load, self._run_command, self._lock = load, run_command, lock
         self._supervisor = Supervisor(
             _write, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ, changed=lock.record
         )
-        host, port = self._address()
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.host, options.host)  # noqa: S104
+        port = listeners[0].getsockname()[1]
+        self._address = host, port
         self._base_url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         self._postgres = SupervisedProcess(
             "postgres",
@@ -151,10 +153,14 @@ class _Run:
             stop_seconds=3,
             hidden=("Memory overcommit", "signal-handler", "ready to exit"),
         )
-        self._web = SupervisedProcess("web", self._spawn_web, signal.SIGTERM, stop_seconds=9.5)
+        descriptors = ",".join(str(listener.fileno()) for listener in listeners)
+        serve = ["serve", "--fds", descriptors, "--prepare", *(["--demo"] if options.demo else [])]
+        self._web = SupervisedProcess(
+            "web", lambda output: self._fork("platform-web", serve, output), signal.SIGTERM, stop_seconds=9.5
+        )
         self._worker = SupervisedProcess(
             "worker",
-            self._spawn_worker,
+            lambda output: self._fork("platform-worker", ["work", "--beat"], output, closed=listeners),
             signal.SIGTERM,
             stop_seconds=9.5,
             hidden=("Warm shutdown", "Requeuing undeliverable message"),
@@ -180,7 +186,14 @@ class _Run:
     def _start(self) -> None:
         layout, supervisor = self._layout, self._supervisor
         layout.ensure_secrets()
-        os.environ.update(self._make_environment())
+        defaults = {
+            "BASE_URL": self._base_url,
+            "DJANGO_SETTINGS_MODULE": "platform_site.settings",
+            "LOG_FORMAT": "text",
+            # By default, webhooks and functions may call this machine.
+            "OUTBOUND_ALLOWED_NETWORKS": "127.0.0.0/8,::1/128",
+        }
+        os.environ.update({**defaults, **os.environ, "DATA_DIR": str(layout.data_dir)})
         imports = _ImportThread(self._load)
         imports.start()
         replaced = [name for name in _POSTGRES_VARIABLES if os.environ.get(name)]
@@ -203,7 +216,7 @@ class _Run:
         imports.prepare_forks()
         supervisor.start(self._web)
         if not self._await(
-            lambda: _is_ready(self._address()), "The web server does not answer.", every=0.05, seconds=UPGRADE_SECONDS
+            lambda: _is_ready(self._address), "The web server does not answer.", every=0.05, seconds=UPGRADE_SECONDS
         ):
             return
         supervisor.reload = lambda: supervisor.signal(self._web, signal.SIGHUP)
@@ -216,29 +229,6 @@ class _Run:
         if not is_done and not self._supervisor.stopping:
             raise CannotStart(otherwise)
         return is_done
-
-    def _address(self) -> tuple[str, int]:
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._options.host, self._options.host)  # noqa: S104
-        return host, self._listeners[0].getsockname()[1]
-
-    def _make_environment(self) -> dict[str, str]:
-        return {
-            "BASE_URL": self._base_url,
-            "DJANGO_SETTINGS_MODULE": "platform_site.settings",
-            "LOG_FORMAT": "text",
-            # By default, webhooks and functions may call this machine.
-            "OUTBOUND_ALLOWED_NETWORKS": "127.0.0.0/8,::1/128",
-            **os.environ,
-            "DATA_DIR": str(self._layout.data_dir),
-        }
-
-    def _spawn_web(self, output: IO[bytes]) -> ForkedProcess:
-        descriptors = ",".join(str(listener.fileno()) for listener in self._listeners)
-        demo = ["--demo"] if self._options.demo else []
-        return self._fork("platform-web", ["serve", "--fds", descriptors, "--prepare", *demo], output)
-
-    def _spawn_worker(self, output: IO[bytes]) -> ForkedProcess:
-        return self._fork("platform-worker", ["work", "--beat"], output, closed=self._listeners)
 
     def _fork(
         self, name: str, command: list[str], output: IO[bytes], closed: Sequence[socket.socket] = ()

@@ -146,10 +146,6 @@ def store_reference(ticket: Ticket, reference: str, *, using: str) -> None:
     IdempotencyRecord.objects.using(using).filter(digest=ticket.digest).update(reference=reference)
 
 
-def discard(ticket: Ticket, *, using: str) -> None:
-    IdempotencyRecord.objects.using(using).filter(digest=ticket.digest).delete()
-
-
 def replay(
     ticket: Ticket, kept: IdempotencyRecord, read_row: Callable[[str], HttpResponse] | None = None
 ) -> HttpResponse:
@@ -210,24 +206,19 @@ def idempotent(
                 response = action(self, *args, **kwargs)
                 if not isinstance(response, HttpResponse):
                     raise TypeError(f"an idempotent action must return a whole answer, not {type(response).__name__}")
-                if 200 <= response.status_code < 300:
-                    if _is_stored(self, response):
-                        store(ticket, response, using=alias)
-                    elif read_row is not None and "ETag" in response.headers:
-                        store(ticket, response, using=alias, row_id=exact_json.loads(response.content)["id"])
-                else:
-                    discard(ticket, using=alias)
+                is_anonymous = not self.public and self.caller.kind == "anonymous"
+                if not 200 <= response.status_code < 300:
+                    IdempotencyRecord.objects.using(alias).filter(digest=ticket.digest).delete()
+                elif len(response.content) <= (_MAX_STORED_OF_ANONYMOUS if is_anonymous else MAX_STORED):
+                    store(ticket, response, using=alias)
+                elif read_row is not None and "ETag" in response.headers:
+                    store(ticket, response, using=alias, row_id=exact_json.loads(response.content)["id"])
             return response
 
         once.__dict__["is_idempotent"] = True
         return cast(Action, once)
 
     return decorate
-
-
-def _is_stored(view: ApiViewSet, response: HttpResponse) -> bool:
-    is_anonymous = not view.public and view.caller.kind == "anonymous"
-    return len(response.content) <= (_MAX_STORED_OF_ANONYMOUS if is_anonymous else MAX_STORED)
 
 
 def purge_expired(*, using: str, batch: int = 1_000) -> int:

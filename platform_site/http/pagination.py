@@ -65,17 +65,13 @@ def paginate(
         fitting = min(limit, len(found))
     else:
         found = list(ordered.defer(heavy).annotate(octets=OctetLength(heavy))[: limit + 1])
-        fitting = _fitting([each.octets for each in found[:limit]])
+        totals = enumerate(accumulate(each.octets for each in found[:limit]))
+        fitting = next((index for index, total in totals if index and total > MAX_PAGE_BYTES), min(limit, len(found)))
         items = list(ordered.filter(pk__in=[each.pk for each in found[:fitting]]))
     if fitting == len(found):
         return Page(items, None)
     del found[fitting:]
     return Page(items, cursors.encode(kind, bound, [getattr(found[-1], name.removeprefix("-")) for name in order]))
-
-
-def _fitting(octets: Sequence[int]) -> int:
-    too_many = (number for number, total in enumerate(accumulate(octets)) if number and total > MAX_PAGE_BYTES)
-    return next(too_many, len(octets))
 
 
 def _after(order: Sequence[str], values: Sequence[Any]) -> Any:

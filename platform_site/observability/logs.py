@@ -124,6 +124,9 @@ class _AccessRecord(logging.LogRecord):
 _COMMON_FIELDS: Final = {**vars(logging.LogRecord(_access.name, logging.INFO, "", 0, "%s %s %d", (), None))}
 
 
+_ACCESS_FIELDS: Final = ("request_id", "method", "route", "status", "duration_ms", "caller", "environment", "ip")
+
+
 class JsonAccessFormatter(JsonFormatter):
     """Fields are our own: no redaction."""
 
@@ -134,14 +137,7 @@ class JsonAccessFormatter(JsonFormatter):
             "level": "info",
             "logger": "platform.access",
             "message": "request",
-            "request_id": facts["request_id"],
-            "method": facts["method"],
-            "route": facts["route"],
-            "status": facts["status"],
-            "duration_ms": facts["duration_ms"],
-            "caller": facts["caller"],
-            "environment": facts["environment"],
-            "ip": facts["ip"],
+            **{name: facts[name] for name in _ACCESS_FIELDS},
         }
         if facts["replica"] is not None:
             line["replica"] = facts["replica"]

@@ -11,7 +11,6 @@ import redis
 from platform_site.concurrency.loop_requests import LoopRequest
 from platform_site.redis.connection import UNUSABLE, Connection
 
-_LATE: Final = "Redis is late"
 _READ_SECONDS: Final = 0.002
 
 
@@ -86,7 +85,7 @@ class LoopConnection(asyncio.Protocol):
         if left > 0:
             self._timer = self._loop.call_later(left, self._check_deadline)
         elif first is late:
-            self._fail(TimeoutError(_LATE))
+            self._fail(TimeoutError("Redis is late"))
         else:
             self._timer = self._loop.call_later(_READ_SECONDS, self._check_deadline, first)
 

@@ -42,9 +42,6 @@ class _Worker:
                 self._served_at = self.ready.recv()
         return self._served_at
 
-    def was_false_start(self) -> bool:
-        return self.served_at is None or time.monotonic() - self.served_at < _FALSE_START_SECONDS
-
 
 class _MainProcess:
     def __init__(self, listeners: list[socket.socket], *, start_method: str) -> None:
@@ -111,7 +108,9 @@ class _MainProcess:
         ended = [index for index, each in enumerate(self._workers) if not each.process.is_alive()]
         if not ended or self._must_stop:
             return
-        is_false_start = all(self._workers[index].was_false_start() for index in ended)
+        served = [self._workers[index].served_at for index in ended]
+        now = time.monotonic()
+        is_false_start = all(at is None or now - at < _FALSE_START_SECONDS for at in served)
         self._false_starts = self._false_starts + 1 if is_false_start else 0
         if self._false_starts >= _MAX_FALSE_STARTS:
             logger.error("workers end before they serve; giving up")

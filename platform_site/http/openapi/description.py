@@ -89,8 +89,10 @@ class ApiSchema(AutoSchema):
                 names.append("Idempotency-Replayed")
             answer["headers"] = _headers(names) | answer.get("headers", {})
             answer["description"] = _SUCCESSES.get(status) or answer["description"] or "Done."
-        for status, meant in _by_status(_errors(view, operation)).items():
-            responses[status] = _error_response(meant)
+        meant: dict[str, list[type[ApiError]]] = {}
+        for error in dict.fromkeys(_errors(view, operation)):
+            meant.setdefault(str(error.status), []).append(error)
+        responses |= {status: _error_response(of_status) for status, of_status in meant.items()}
         operation["responses"] = dict(sorted(responses.items()))
         return operation
 
@@ -212,13 +214,6 @@ _SUCCESSES: Final = {
 
 def _headers(names: Iterable[str]) -> dict[str, Any]:
     return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
-
-
-def _by_status(found: Iterable[type[ApiError]]) -> dict[str, list[type[ApiError]]]:
-    grouped: dict[str, list[type[ApiError]]] = {}
-    for error in dict.fromkeys(found):
-        grouped.setdefault(str(error.status), []).append(error)
-    return dict(sorted(grouped.items()))
 
 
 def _error_response(meant: list[type[ApiError]]) -> dict[str, Any]:
