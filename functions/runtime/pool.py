@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 
 from functions.runtime import imports, programs
@@ -19,8 +20,17 @@ from platform_site.concurrency import loop_requests
 from platform_site.concurrency.fair_semaphore import FairSemaphore, Full
 
 
+@dataclass(eq=False, kw_only=True)
 class Pool:
     """At most `size` processes, running ones included. Thread-safe."""
+
+    size: int
+    idle_seconds: float
+    max_calls: int
+    wait_seconds: float
+    load_seconds: float = 10.0
+    required_sandbox_layers: frozenset[str] = frozenset()
+    clock: Callable[[], float] = time.monotonic
 
     MEMORY_OVERHEAD_MB = 96
     """Memory of Deno itself, beyond the tenant's heap limit."""
@@ -37,24 +47,7 @@ class Pool:
     """Seconds that a check may always take, even if others wait."""
     MAX_WAITING_CHECKS = 4
 
-    def __init__(
-        self,
-        *,
-        size: int,
-        idle_seconds: float,
-        max_calls: int,
-        wait_seconds: float,
-        load_seconds: float = 10.0,
-        required_sandbox_layers: frozenset[str] = frozenset(),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.size = size
-        self.idle_seconds = idle_seconds
-        self.max_calls = max_calls
-        self.wait_seconds = wait_seconds
-        self.load_seconds = load_seconds
-        self.required_sandbox_layers = required_sandbox_layers
-        self.clock = clock
+    def __post_init__(self) -> None:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._idle: OrderedDict[Process, tuple[str, float]] = OrderedDict()  # oldest use first

@@ -74,7 +74,11 @@ def _apply(changes: PlanChanges, confirm: Collection[str], resolve: Mapping[str,
         )
     if source is not None and (resolve or plan.merge["conflicts"]):
         merge_plans.resolve_conflicts(environment, source, plan, resolve, caller)
-    _check_confirmed(plan, confirm)
+    if missing := [name for name in plan.confirm if name not in confirm]:
+        raise ValidationFailed(
+            "The plan has changes that must be confirmed. Repeat the request with their names in `confirm`.",
+            fields=[FieldError("confirm", "unconfirmed", name) for name in missing],
+        )
     region_part.require_whole_urls(changes)
     checks.check(changes)  # again: an earlier release may have stored the plan
     region_part.load_sources(changes)
@@ -103,14 +107,6 @@ def _begin(changes: PlanChanges) -> None:
         with log_failures(f"the apply of {plan_id}", using=environment.cluster):
             _settle_abandoned(environment, plan_id, is_old=True)
         raise
-
-
-def _check_confirmed(plan: StoredPlan, confirm: Collection[str]) -> None:
-    if missing := [name for name in plan.confirm if name not in confirm]:
-        raise ValidationFailed(
-            "The plan has changes that must be confirmed. Repeat the request with their names in `confirm`.",
-            fields=[FieldError("confirm", "unconfirmed", name) for name in missing],
-        )
 
 
 def _change_region(changes: PlanChanges, change: Callable[[], None], caller: Caller) -> None:

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -109,22 +110,20 @@ class _ImportThread(threading.Thread):
         gc.enable()
 
 
+@dataclass(eq=False)
 class _Run:
-    def __init__(
-        self,
-        layout: Layout,
-        options: argparse.Namespace,
-        load: Load,
-        run_command: RunCommand,
-        lock: DataDirLock,
-        listeners: list[socket.socket],
-        begun: float,
-    ) -> None:
-        self._layout, self._options, self._begun = layout, options, begun
-        self._load, self._run_command, self._lock = load, run_command, lock
-        self._supervisor = Supervisor(
-            _write, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ, changed=lock.record
-        )
+    layout: Layout
+    options: argparse.Namespace
+    load: Load
+    run_command: RunCommand
+    lock: DataDirLock
+    listeners: list[socket.socket]
+    begun: float
+
+    def __post_init__(self) -> None:
+        layout, options, listeners = self.layout, self.options, self.listeners
+        has_colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        self._supervisor = Supervisor(_write, colour=has_colours, changed=self.lock.record)
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.host, options.host)  # noqa: S104
         port = listeners[0].getsockname()[1]
         self._address = host, port
@@ -184,7 +183,7 @@ class _Run:
         return code
 
     def _start(self) -> None:
-        layout, supervisor = self._layout, self._supervisor
+        layout, supervisor = self.layout, self._supervisor
         layout.ensure_secrets()
         defaults = {
             "BASE_URL": self._base_url,
@@ -194,7 +193,7 @@ class _Run:
             "OUTBOUND_ALLOWED_NETWORKS": "127.0.0.0/8,::1/128",
         }
         os.environ.update({**defaults, **os.environ, "DATA_DIR": str(layout.data_dir)})
-        imports = _ImportThread(self._load)
+        imports = _ImportThread(self.load)
         imports.start()
         replaced = [name for name in _POSTGRES_VARIABLES if os.environ.get(name)]
         if len(replaced) < len(_POSTGRES_VARIABLES):
@@ -235,20 +234,20 @@ class _Run:
     ) -> ForkedProcess:
         def leave() -> None:
             self._supervisor.leave()
-            self._lock.leave()
+            self.lock.leave()
             for listener in closed:
                 listener.close()
             os.chdir(ROOT)
 
-        return ForkedProcess(name, lambda: self._run_command([sys.argv[0], *command]), output, leave)
+        return ForkedProcess(name, lambda: self.run_command([sys.argv[0], *command]), output, leave)
 
     def _show_urls(self) -> None:
         base = self._base_url
-        seconds = time.monotonic() - self._begun
-        accounts = read_json(self._layout.demo_file) if self._options.demo else {}
+        seconds = time.monotonic() - self.begun
+        accounts = read_json(self.layout.demo_file) if self.options.demo else {}
         lines = [
             "",
-            f"Ready in {seconds:.1f} s. Ctrl-C stops everything; the data stays in {_short(self._layout.data_dir)}",
+            f"Ready in {seconds:.1f} s. Ctrl-C stops everything; the data stays in {_short(self.layout.data_dir)}",
             "",
         ]
         for label, path, who in (("Console ", "console", "account"), ("Admin   ", "admin", "admin")):
@@ -257,7 +256,7 @@ class _Run:
                 lines += [f"           {accounts[who]['email']}, password {accounts[who]['password']}"]
         lines += [f"  API      {base}/v1 (reference: /docs, guides: /docs/guides)"]
         if accounts:
-            file = _short(self._layout.demo_file)
+            file = _short(self.layout.demo_file)
             lines += [
                 f"  Demo     {file} (every id, password and key)",
                 "",

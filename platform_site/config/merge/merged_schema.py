@@ -162,13 +162,11 @@ def _merge_columns(
     merger: Merger, path: str, sides: Sides, ours: Mapping[str, str], theirs: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """A table that both sides have, and names of their columns in it."""
-
-    def merge_column(path: str, _: Sides, bodies: Sides) -> Any:
-        return merger.value(path, bodies)
-
     bodies = sides.at("columns", {})
     ours, theirs = _without_resolved(merger, f"{path}.columns", bodies, ours, theirs)
-    columns, names = _merge_items(merger, f"{path}.columns", bodies, ours, theirs, merge_column)
+    columns, names = _merge_items(
+        merger, f"{path}.columns", bodies, ours, theirs, lambda path, _, bodies: merger.value(path, bodies)
+    )
     table: dict[str, Any] = {"columns": columns}
     in_result = {old: names.get(theirs.get(old, ""), ours.get(old, "")) for old in bodies.base}
     sides = Sides(

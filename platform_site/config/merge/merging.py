@@ -65,13 +65,13 @@ def merge(
         document["auth"] = merged.auth()
     if "origins" in parts:
         document["origins"] = merger.value("origins", merged.sides("origins", []))
-    if unknown := sorted(set(resolve) - merger.paths):
-        raise ValidationFailed(
-            fields=[
-                FieldError(f"resolve.{path[:200]}", "unknown", _no_such_path(merger.nearest(path)))
-                for path in unknown[:MAX_ERRORS]
-            ]
-        )
+    unknown = []
+    for path in sorted(set(resolve) - merger.paths)[:MAX_ERRORS]:
+        nearest = merger.nearest(path)
+        message = f"The merge has no such path{'' if nearest is None else f', but {nearest}'}."
+        unknown.append(FieldError(f"resolve.{path[:200]}", "unknown", message))
+    if unknown:
+        raise ValidationFailed(fields=unknown)
     merged.warn_of_kept()
     stored = {
         "source": source.environment_id,
@@ -83,10 +83,6 @@ def merge(
         "names": asdict(names),
     }
     return Merge(document, now, merger.conflicts, merged.warnings, stored)
-
-
-def _no_such_path(nearest: str | None) -> str:
-    return "The merge has no such path." if nearest is None else f"The merge has no such path, but {nearest}."
 
 
 def _refuse_secrets(resolve: Mapping[str, Any]) -> None:
