@@ -67,7 +67,10 @@ class InvocationViewSet(FunctionScopedViewSet):
         )
         if not is_async and wait is None:
             return request_concurrency.with_slot(self.http_request, new, partial(self._call, new))
-        run_id = self._enqueue(new)
+        server_hints.will_block()
+        ticket = idempotency.read_ticket(self.http_request, self.caller)
+        queue = partial(calls.enqueue, new)
+        run_id = queue() if ticket is None else self._create_with_key(ticket, queue)
         if wait is not None and not is_async:
             slot = request_concurrency.limiter.slot(self.environment.environment_id, anonymous=self._anonymous_call)
             with suppress(request_concurrency.Full), slot:
@@ -103,11 +106,6 @@ class InvocationViewSet(FunctionScopedViewSet):
                 return _INPUT.to_internal_value(given), is_async
         body = self.read(serializers.Invocation)
         return body.get("input"), body.get("async", False)
-
-    def _enqueue(self, new: NewRun) -> str:
-        server_hints.will_block()
-        ticket = idempotency.read_ticket(self.http_request, self.caller)
-        return calls.enqueue(new) if ticket is None else self._create_with_key(ticket, partial(calls.enqueue, new))
 
     def _call_with_key(self, ticket: idempotency.Ticket, new: NewRun) -> HttpResponseBase:
         """The run is committed before it executes; a repetition returns that run."""

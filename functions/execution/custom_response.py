@@ -59,7 +59,9 @@ def _response(given: Any) -> Response:
         raise BadResponse(f"{_MARK} is an object with status, headers, and body or body_base64")
     if unknown := given.keys() - _FIELDS:
         raise BadResponse(f"{_MARK} has no field {_named(min(unknown))}: use status, headers, body or body_base64")
-    status = _status(given.get("status", 200))
+    status = given.get("status", 200)
+    if type(status) is not int or not (200 <= status <= 299 or 400 <= status <= 599):
+        raise BadResponse("status is a number from 200 to 299 or from 400 to 599: there are no redirects")
     headers = _headers(given.get("headers", {}))
     body = _body(given)
     if status in _BODILESS:
@@ -68,12 +70,6 @@ def _response(given: Any) -> Response:
         return Response(status, headers, b"")
     usual = "application/octet-stream" if "body_base64" in given else "text/plain; charset=utf-8"
     return Response(status, {"content-type": usual, **headers}, body)
-
-
-def _status(given: Any) -> int:
-    if type(given) is not int or not (200 <= given <= 299 or 400 <= given <= 599):
-        raise BadResponse("status is a number from 200 to 299 or from 400 to 599: there are no redirects")
-    return given
 
 
 def _headers(given: Any) -> dict[str, str]:

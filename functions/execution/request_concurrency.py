@@ -169,23 +169,20 @@ class ConcurrencyLimiter:
         if self._taken >= (self._shared if held else self._slots):
             return False
         if admission.limit is None:
-            if not self._may_only_wait(admission.environment_id):
+            waiting = [each.environment_id for each in chain(*self._held.values()) if each.limit is None]
+            most = max(1, self._slots // 4)
+            if admission.environment_id in waiting:
+                most = max(1, most - 1)  # one of these is left to another environment
+            if len(waiting) >= most:
                 return False
         else:
             of_kind = [each for each in held if admission.anonymous is None or each.anonymous is not None]
             in_plan = sum(each.limit is not None for each in of_kind)
             if in_plan >= admission.limit or now < self._paused.get(admission.kind, 0.0):
                 return False
-        return admission.anonymous is None or self._has_network_share(admission.anonymous, held)
-
-    def _may_only_wait(self, environment_id: str) -> bool:
-        waiting = [each.environment_id for each in chain(*self._held.values()) if each.limit is None]
-        most = max(1, self._slots // 4)
-        if environment_id in waiting:
-            most = max(1, most - 1)  # one of these is left to another environment
-        return len(waiting) < most
-
-    def _has_network_share(self, anonymous: AnonymousCall, held: list[Admission]) -> bool:
+        anonymous = admission.anonymous
+        if anonymous is None:
+            return True
         networks = [each.anonymous.network for each in held if each.anonymous is not None]
         most = max(1, self._shared // 2)
         if anonymous.is_heavy:

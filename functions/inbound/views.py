@@ -93,7 +93,15 @@ class InboundViewSet(ApiViewSet):
         """Call a function by its inbound endpoint, with any body. The run is queued, or its output returned, as the
         endpoint is configured. `$response` in the output sets the status, headers and body."""
         arrival = self._dispatch(token)
-        return self._queued(arrival, token) if arrival.record.is_async else self._output(arrival, token)
+        if not arrival.record.is_async:
+            return self._output(arrival, token)
+        server_hints.will_block()
+        try:
+            run_id = calls.enqueue(self._new_run(arrival, token))
+        except NoSuchFunction:
+            raise NoSuchEndpoint from None
+        inbound_endpoints.note_use(arrival.environment, arrival.record.endpoint_id)
+        return respond({"run_id": run_id}, 202)
 
     @extend_schema(operation_id="verifyInbound", responses=_OUTPUTS)
     def get(self, request: HttpRequest, token: str) -> HttpResponseBase:
@@ -111,15 +119,6 @@ class InboundViewSet(ApiViewSet):
         arrival = dispatch.dispatch(request, token)
         request.__dict__["caller"] = arrival.caller  # for the access log
         return arrival
-
-    def _queued(self, arrival: InboundRequest, token: str) -> HttpResponseBase:
-        server_hints.will_block()
-        try:
-            run_id = calls.enqueue(self._new_run(arrival, token))
-        except NoSuchFunction:
-            raise NoSuchEndpoint from None
-        inbound_endpoints.note_use(arrival.environment, arrival.record.endpoint_id)
-        return respond({"run_id": run_id}, 202)
 
     def _output(self, arrival: InboundRequest, token: str) -> HttpResponseBase:
         """The custom response, else a string as plain text (for challenges), else JSON."""

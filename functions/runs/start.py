@@ -143,7 +143,13 @@ def start_run(new: NewRun) -> CreatedRun:
     if not NAME.fullmatch(new.function_name):
         raise NoSuchFunction
     call_depth.refuse_loop(new.depth)
-    delay = _admit_to_queue(new) if new.is_async else None
+    delay = timedelta()
+    if new.is_async:
+        input_size = len(new.input_text.encode())
+        if new.caller.kind == "anonymous":
+            delay = anonymous_queue.admit(new.environment, new.anonymous, input_size)
+        else:
+            queue_quotas.admit(new.environment, new.caller, input_size, endpoint_id=new.endpoint_id)
     run_id = ids.new("run")
     function = _insert(new, _parameters(new, run_id, delay))
     if function is None:
@@ -168,7 +174,7 @@ def _invoker(caller: Caller) -> str:
     return caller.kind if caller.kind in ("user", "anonymous") else "key"
 
 
-def _parameters(new: NewRun, run_id: str, delay: str | None) -> dict[str, Value]:
+def _parameters(new: NewRun, run_id: str, delay: timedelta) -> dict[str, Value]:
     input_bytes = new.input_text.encode()
     # A queued run needs its input until it ends.
     is_kept = new.is_async or stores_input(new.caller.kind, new.trigger, input_bytes)
@@ -186,7 +192,7 @@ def _parameters(new: NewRun, run_id: str, delay: str | None) -> dict[str, Value]
         "depth": new.depth,
         **lease_parameters(),
         "network": None if new.anonymous is None else new.anonymous.network,
-        "delay": delay,
+        "delay": f"{delay.total_seconds()} s" if delay else None,
         "may_take": new.may_take,
         "anonymous_slots": new.kind_slots,
         "trigger": new.trigger,
@@ -222,16 +228,6 @@ def _insert(new: NewRun, parameters: dict[str, Value]) -> Sequence[bytes | None]
             return function
         if had_slot != b"t":
             break
-    return None
-
-
-def _admit_to_queue(new: NewRun) -> str | None:
-    """Returns the delay of an anonymous caller's run. Raises TooManyAnonymousCalls, TooManyQueued."""
-    input_size = len(new.input_text.encode())
-    if new.caller.kind == "anonymous":
-        delay = anonymous_queue.admit(new.environment, new.anonymous, input_size)
-        return f"{delay.total_seconds()} s" if delay else None
-    queue_quotas.admit(new.environment, new.caller, input_size, endpoint_id=new.endpoint_id)
     return None
 
 

@@ -126,19 +126,16 @@ def read(text: str) -> Schedule:
 def _check_for_a_zone(text: str) -> None:
     """Raises BadSchedule for a time zone, which other schedulers accept before or after the fields."""
     first, *rest = text.split(" ")
+    last = rest[-1] if len(rest) >= len(_FIELDS) or (rest and first in ALIASES) else ""
     if first.startswith(("cron_tz=", "tz=", "timezone=")):
         zone = first
-    elif rest and (len(rest) >= len(_FIELDS) or first in ALIASES) and _is_zone(rest[-1]):
-        zone = rest[-1]
+    elif _ZONE.fullmatch(last) and last not in _MONTHS + _DAYS:
+        zone = last
     else:
         return
     raise BadSchedule(
         f'"{zone[:40]}" is a time zone, and schedule times are UTC. Remove it, and write the hours in UTC.'
     )
-
-
-def _is_zone(text: str) -> bool:
-    return _ZONE.fullmatch(text) is not None and text not in _MONTHS + _DAYS
 
 
 def _what_is_wrong(fields: list[str]) -> str:

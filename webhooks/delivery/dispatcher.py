@@ -197,7 +197,10 @@ class Dispatcher:
         begun = time.monotonic()
         while results:
             try:
-                self._record(results)
+                for found in record(self.using, results, disable_after=settings.WEBHOOK_DISABLE_AFTER):
+                    # If its lock is held for too long, the next failure disables it.
+                    with log_failures(f"disabling {found.webhook_id}"):
+                        disable(self.using, found)
                 return
             except (OperationalError, InterfaceError):
                 connections[self.using].close()
@@ -213,12 +216,6 @@ class Dispatcher:
                     return
                 logger.exception("an outcome could not be recorded", extra={"delivery": results[0].claimed.delivery_id})
                 return
-
-    def _record(self, results: list[AttemptOutcome]) -> None:
-        for found in record(self.using, results, disable_after=settings.WEBHOOK_DISABLE_AFTER):
-            # If its lock is held for too long, the next failure disables it.
-            with log_failures(f"disabling {found.webhook_id}"):
-                disable(self.using, found)
 
     def _finish(self) -> None:
         self._release(self._senders.unstarted())

@@ -25,17 +25,13 @@ def purge(using: str, *, older_than: timedelta) -> int:
     # Ids begin with their time, so the primary key finds the oldest deliveries. The database's clock decides whether
     # they are old, since the clocks of processes may be wrong.
     oldest = ids.earliest("dlv", datetime.now(UTC) - older_than)
-    deleted = _purge_deliveries(using, {"oldest": oldest, "age": older_than, "batch": BATCH})
-    return deleted + execute_in_batches(using, _SQL["purge_events"], {"age": older_than}, batch=BATCH)
-
-
-def _purge_deliveries(using: str, parameters: dict[str, Any]) -> int:
     total, after, is_more = 0, "", True
     while is_more:
+        parameters: dict[str, Any] = {"oldest": oldest, "age": older_than, "batch": BATCH, "after": after}
         with by_index(using):
-            after, is_more, deleted = statements.row(using, _SQL["purge_deliveries"], parameters | {"after": after})
+            after, is_more, deleted = statements.row(using, _SQL["purge_deliveries"], parameters)
         total += int(deleted)
-    return total
+    return total + execute_in_batches(using, _SQL["purge_events"], {"age": older_than}, batch=BATCH)
 
 
 def remove_deleted(using: str) -> int:

@@ -59,16 +59,13 @@ def finish(environment_id: str, cluster: str) -> None:
 def _delete_batch(environment_id: str, cluster: str) -> bool:
     """Returns whether that was all."""
     parameters: dict[str, Any] = {"env": environment_id, "batch": BATCH}
-    events = statements.execute(cluster, _DELETE_EVENTS, parameters)
-    is_all = events < BATCH and _delete_deliveries(cluster, parameters) < BATCH
-    if is_all:
-        statements.execute(cluster, _DELETE_WEBHOOKS, parameters)
-    return is_all
-
-
-def _delete_deliveries(cluster: str, parameters: dict[str, Any]) -> int:
+    if statements.execute(cluster, _DELETE_EVENTS, parameters) >= BATCH:
+        return False
     with by_index(cluster):
         found = statements.column(cluster, _LOCK_DELIVERIES, parameters)
         statements.execute(cluster, _DELETE_ATTEMPTS, {"ids": found})
         statements.execute(cluster, _DELETE_DELIVERIES, {"ids": found})
-        return len(found)
+    if len(found) >= BATCH:
+        return False
+    statements.execute(cluster, _DELETE_WEBHOOKS, parameters)
+    return True

@@ -100,36 +100,21 @@ class Command(base.Command):
         takes = serializers.Configuration if options["file"] is None else serializers.Deployment
         values = validated(takes, _body(options))
         runs_as = _runs_as(options, environment)
-        if options["file"] is None:
-            self._configure(environment, name, values, runs_as, options)
-            return
+        if options["file"] is None and (options["check"] or not (values or runs_as)):
+            raise CommandError("Name the module's FILE, or a setting to change.")
         trial.try_out(environment, name, values)
         if options["check"]:
             self.say("The module loads. Nothing was deployed.", self.style.SUCCESS)
             return
-        function, is_new = deploy_service.deploy(environment, name, values, actor=audit.SYSTEM, runs_as=runs_as)
-        what = " (a new function)" if is_new else ""
-        done = f"{function.name} version {function.active_version} is deployed{what}."
-        self._answer(environment, function, done, as_json=options["json"])
-
-    def _configure(
-        self,
-        environment: EnvironmentRef,
-        name: str,
-        values: dict[str, Any],
-        runs_as: Caller | None,
-        options: dict[str, Any],
-    ) -> None:
-        if options["check"] or not (values or runs_as):
-            raise CommandError("Name the module's FILE, or a setting to change.")
-        trial.try_out(environment, name, values)
-        function = deploy_service.configure(environment, name, values, actor=audit.SYSTEM, runs_as=runs_as)
-        done = f"{name} is changed; version {function.active_version} stays active."
-        self._answer(environment, function, done, as_json=options["json"])
-
-    def _answer(self, environment: EnvironmentRef, function: Any, done: str, *, as_json: bool) -> None:
+        if options["file"] is None:
+            function = deploy_service.configure(environment, name, values, actor=audit.SYSTEM, runs_as=runs_as)
+            done = f"{name} is changed; version {function.active_version} stays active."
+        else:
+            function, is_new = deploy_service.deploy(environment, name, values, actor=audit.SYSTEM, runs_as=runs_as)
+            what = " (a new function)" if is_new else ""
+            done = f"{name} version {function.active_version} is deployed{what}."
         shown = serializers.FunctionDetail(function).data
-        if as_json:
+        if options["json"]:
             self.stdout.write(json.dumps(shown))
             return
         self.say(done, self.style.SUCCESS)
@@ -144,7 +129,7 @@ class Command(base.Command):
         elif function.schedule is not None:
             self.say(f"  its schedule is stopped ({function.schedule_stopped}): {function.schedule}")
         if event_subscriptions.has_triggers(function):
-            self.say(f"  runs on {', '.join(function.events)}, as {function.events_id}")
+            self.say(f"  runs on {', '.join(function.events or ())}, as {function.events_id}")
         elif function.events is not None:
             self.say(f"  its events are stopped ({function.events_stopped}): {', '.join(function.events)}")
 

@@ -17,7 +17,7 @@ from functions.models import Run
 from functions.runs.start import NewRun
 from platform_site.cli import base
 from platform_site.http import bodies, exact_json
-from platform_site.identity.callers import ENVIRONMENT_SCOPES, Caller, EnvironmentRef
+from platform_site.identity.callers import ENVIRONMENT_SCOPES, Caller
 from projects.directory import roles
 
 _FAILED: Final = 3
@@ -56,7 +56,12 @@ class Command(base.Command):
             raise CommandError("The input must be a JSON object.")
         if options["queue"] and not options["caller"]:
             raise CommandError("A queued run needs a caller: name it with --as.")
-        new = NewRun(environment, _caller(options["caller"], environment), name, exact_json.dumps(given))
+        if options["caller"]:
+            caller = caller_named(options["caller"], environment)
+        else:
+            scopes = roles.of_key(ENVIRONMENT_SCOPES - {"rows:bypass_rules"}, bound_to_environment=True)
+            caller = Caller("key", "terminal", scopes, plan=environment.plan, environment=environment, name="terminal")
+        new = NewRun(environment, caller, name, exact_json.dumps(given))
         if options["queue"]:
             run_id = calls.enqueue(new)
             self.say("Queued.", self.style.SUCCESS)
@@ -96,10 +101,3 @@ def _given(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         raise CommandError("The input is not UTF-8.") from None
-
-
-def _caller(caller_id: str | None, environment: EnvironmentRef) -> Caller:
-    if caller_id is None:
-        scopes = roles.of_key(ENVIRONMENT_SCOPES - {"rows:bypass_rules"}, bound_to_environment=True)
-        return Caller("key", "terminal", scopes, plan=environment.plan, environment=environment, name="terminal")
-    return caller_named(caller_id, environment)
