@@ -176,7 +176,10 @@ def save_credentials(url: str, value: Credentials | None) -> None:
         is_in_keyring = _write_to_keyring(url, entry)
         everything[url] = {"name": name, "keyring": True} if is_in_keyring else {**entry, "name": name}
     if before and before.get("keyring") and not everything.get(url, {}).get("keyring"):
-        _remove_from_keyring(url)
+        with suppress(Exception):
+            import keyring
+
+            keyring.delete_password(_KEYRING, url)
     write_file(_credentials_path(), json.dumps(everything, indent=2) + "\n", 0o600)
 
 
@@ -208,13 +211,6 @@ def _read_keyring(url: str) -> dict[str, Any]:
             "Unlock it, or sign in again: platform login",
         ) from None
     return found
-
-
-def _remove_from_keyring(url: str) -> None:
-    with suppress(Exception):
-        import keyring
-
-        keyring.delete_password(_KEYRING, url)
 
 
 def find_link() -> tuple[Path, Link] | None:

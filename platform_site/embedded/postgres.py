@@ -104,7 +104,7 @@ def spawn(
     _remove_stale_locks(layout)
     settings = {
         "listen_addresses": "",
-        "unix_socket_directories": _quoted(layout.sockets),
+        "unix_socket_directories": '"' + str(layout.sockets).replace('"', '""') + '"',
         "unix_socket_permissions": "0700",
         "max_connections": str(max_connections(web_processes)),
         "deadlock_timeout": "100ms",  # by default 1 s: until then others wait for the same rows, too
@@ -158,10 +158,6 @@ def answers(layout: Layout) -> bool:
     return True
 
 
-def _quoted(directory: Path) -> str:
-    return '"' + str(directory).replace('"', '""') + '"'
-
-
 def _remove_stale_locks(layout: Layout) -> None:
     """Of a killed server: PostgreSQL refuses to start while any process has its old id."""
     for path in (layout.postgres / "postmaster.pid", layout.sockets / ".s.PGSQL.5432.lock"):
@@ -169,15 +165,10 @@ def _remove_stale_locks(layout: Layout) -> None:
             pid = int(path.read_text().split("\n", 1)[0])
         except (FileNotFoundError, ValueError):
             continue
-        if not _is_postgres(pid):
-            path.unlink(missing_ok=True)
-
-
-def _is_postgres(pid: int) -> bool:
-    try:
-        return "postgres" in psutil.Process(pid).name()
-    except psutil.NoSuchProcess:
-        return False
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "postgres" in psutil.Process(pid).name():
+                continue
+        path.unlink(missing_ok=True)
 
 
 def connect(layout: Layout, database: str = "postgres") -> psycopg.Connection[tuple[object, ...]]:

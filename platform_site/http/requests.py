@@ -109,11 +109,6 @@ def read_parameters(query_string: str, allowed: frozenset[str] | None) -> dict[s
     return _read(query_string, allowed)
 
 
-@lru_cache(maxsize=2048)
-def _cached(query_string: str, allowed: frozenset[str] | None) -> dict[str, str]:
-    return _read(query_string, allowed)
-
-
 def _read(query_string: str, allowed: frozenset[str] | None) -> dict[str, str]:
     try:
         # Bytes that are not UTF-8 become lone surrogates, so that their parameter can be named.
@@ -137,6 +132,9 @@ def _read(query_string: str, allowed: frozenset[str] | None) -> dict[str, str]:
     if wrong:
         raise ValidationFailed(fields=wrong.values())
     return values
+
+
+_cached: Final = lru_cache(maxsize=2048)(_read)
 
 
 def _unknown(allowed: frozenset[str]) -> str:

@@ -21,14 +21,11 @@ class MetricsFile(mmap_dict.MmapedDict):
             try:
                 os.posix_fallocate(self._f.fileno(), 0, wanted)
             except OSError:
-                self._move_to_memory()
+                memory = open(os.memfd_create("metrics"), "r+b", buffering=0)
+                memory.write(self._m[: self._capacity])
+                self._f.close()
+                self._f, self._m = memory, mmap.mmap(memory.fileno(), self._capacity)
         super()._init_value(key)  # type: ignore[no-untyped-call]
-
-    def _move_to_memory(self) -> None:
-        memory = open(os.memfd_create("metrics"), "r+b", buffering=0)
-        memory.write(self._m[: self._capacity])
-        self._f.close()
-        self._f, self._m = memory, mmap.mmap(memory.fileno(), self._capacity)
 
 
 def _with_room(filename: str) -> str:

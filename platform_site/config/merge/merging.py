@@ -242,7 +242,7 @@ class _Merging:
                 merged[name] = dict(item.ours) if is_ours else self._new(path, item.theirs, trust)
             else:  # deleted by one side, and perhaps changed by the other
                 left = item.ours if is_ours else item.theirs
-                if _is_same(left, item.base, trust):
+                if all(left.get(key) == item.base.get(key) for key in (left.keys() | item.base.keys()) - trust):
                     item = item._replace(base=left)
                 chosen = self.merger.value(path, item)
                 if is_theirs and chosen is item.theirs:
@@ -290,10 +290,6 @@ class _Merging:
         digests = (conflict.base, conflict.ours, conflict.theirs)
         sources = (versions.filter(source_hash=each).values_list("source", flat=True).first() for each in digests)
         return Conflict(conflict.path, *sources)
-
-
-def _is_same(item: Mapping[str, Any], base: Mapping[str, Any], trust: frozenset[str]) -> bool:
-    return all(item.get(key) == base.get(key) for key in (item.keys() | base.keys()) - trust)
 
 
 def _at(document: Any, path: str) -> Any:

@@ -134,8 +134,11 @@ def _show(plan: Answer, sql: bool, *, empty: str = "There is nothing to merge.")
         print(output.plain(f"{each['operation'] or each['kind'] + ' ' + each['path']}{mark}"))
         for statement in each["sql"] if sql else ():
             print(f"    {output.indented(statement)}")
-    for each in plan["locks"]:
-        print(output.plain(_lock(each)))
+    for lock in plan["locks"]:
+        work = " and ".join(lock["work"]) or "catalog only"
+        seconds = f", about {lock['estimated_ms'] / 1000:.1f} s" if lock["work"] else ""
+        rows = output.count(lock["rows"], "row")
+        print(output.plain(f"lock {lock['table']}: blocks {lock['blocks']} ({work}, {rows}{seconds})"))
     for each in plan["conflicts"]:
         print(output.plain(f"conflict {each['path']}"))
         for side in ("base", "ours", "theirs"):
@@ -146,12 +149,6 @@ def _show(plan: Answer, sql: bool, *, empty: str = "There is nothing to merge.")
         output.note(f"To be set afterwards: {path}")
     if not plan["changes"] and not plan["conflicts"]:
         output.note(empty)
-
-
-def _lock(lock: dict[str, Any]) -> str:
-    work = " and ".join(lock["work"]) or "catalog only"
-    seconds = f", about {lock['estimated_ms'] / 1000:.1f} s" if lock["work"] else ""
-    return f"lock {lock['table']}: blocks {lock['blocks']} ({work}, {output.count(lock['rows'], 'row')}{seconds})"
 
 
 def _sides(conflict: dict[str, Any]) -> str:

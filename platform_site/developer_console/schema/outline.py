@@ -1,4 +1,4 @@
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -48,7 +48,12 @@ def groups_of(draft: Any, current: Any, name: str, problems: Sequence[dict[str, 
             for index, entry in enumerate(entries if isinstance(entries, list) else [])
         ]
         groups.append(Group(title, Part(kind, name), adding, lines))
-    groups.append(Group("Rules", Part("rule", name), "Add a rule", list(_rules(name, table))))
+    rules = [
+        Line(Part("rule", name, role, action), f"{role}: {action}", _text(rule) if rule else "all rows and columns")
+        for role, actions in mapping(table.get("rules")).items()
+        for action, rule in mapping(actions).items()
+    ]
+    groups.append(Group("Rules", Part("rule", name), "Add a rule", rules))
     for kind, title in (("condition", "Named conditions"), ("check", "Checks")):
         found = mapping(table.get(CONTAINERS[kind]))
         lines = [Line(Part(kind, name, key), key, _text(value)) for key, value in found.items()]
@@ -74,14 +79,6 @@ def tables_of(draft: Any, current: Any, problems: Sequence[dict[str, Any]]) -> l
         is_wrong = any(is_inside(each["field"], ("tables", name)) for each in problems)
         found.append({"name": name, "part": Part("table", name), "mark": mark, "is_wrong": is_wrong})
     return found
-
-
-def _rules(name: str, table: dict[str, Any]) -> Iterator[Line]:
-    for role, actions in mapping(table.get("rules")).items():
-        for action, rule in mapping(actions).items():
-            yield Line(
-                Part("rule", name, role, action), f"{role}: {action}", _text(rule) if rule else "all rows and columns"
-            )
 
 
 def _column(column: dict[str, Any]) -> str:

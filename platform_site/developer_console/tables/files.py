@@ -46,7 +46,10 @@ def export(console: Console, table: str, format_: str) -> HttpResponse:
         answer = console.api("GET", f"/v1/rows/{table}", query=one_page)
         found, cursor = answer["data"], answer["next_cursor"]
         with_header = not pages and "cursor" not in parameters
-        text = _csv(columns, found, with_header=with_header) if format_ == "csv" else _ndjson(found)
+        if format_ == "csv":
+            text = _csv(columns, found, with_header=with_header)
+        else:
+            text = "".join(f"{exact_json.dumps(row)}\n" for row in found)
         pages.append(text.encode())
         rows += len(found)
         size += len(pages[-1])
@@ -70,10 +73,6 @@ def _csv(columns: list[Column], rows: list[dict[str, Any]], *, with_header: bool
     lines = [",".join(keys)] if with_header else []
     lines += [",".join(csv_cell(row.get(key)) for key in keys) for row in rows]
     return "".join(f"{line}\r\n" for line in lines)
-
-
-def _ndjson(rows: list[dict[str, Any]]) -> str:
-    return "".join(f"{exact_json.dumps(row)}\n" for row in rows)
 
 
 @dataclass

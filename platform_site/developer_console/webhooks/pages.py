@@ -182,11 +182,13 @@ def deliveries(console: Console, webhook_id: str) -> HttpResponse:
         console.done["notice"] = "Test event sent. Status below."
     filters = console.filters("status", "event_id")
     found = console.filtered_page(path_to("webhooks", webhook_id, "deliveries"), filters | {"limit": "50"})
+    # Reload while an attempt is pending, or the URL's event has no delivery yet.
+    is_pending = any(each["status"] == "pending" and not each["attempts"] for each in found["data"])
     context = {
         "filters": filters,
         "statuses": Delivery.Status.values,
         "deliveries": found["data"],
-        "is_open": "cursor" not in request.GET and _is_open(found["data"], filters),
+        "is_open": "cursor" not in request.GET and (is_pending if found["data"] else "event_id" in filters),
     }
     return _render(console, "console/deliveries.html", webhook, context)
 
@@ -203,10 +205,3 @@ def delivery(console: Console, webhook_id: str, delivery_id: str) -> HttpRespons
     text, missing = payload_of(console, stored)
     context = {"delivery": found[0], "payload": {"text": text, "missing": missing}}
     return _render(console, "console/delivery.html", webhook, context)
-
-
-def _is_open(found: list[dict[str, Any]], filters: dict[str, str]) -> bool:
-    """Whether to reload: an attempt is pending, or the URL's event has no delivery yet."""
-    if not found:
-        return "event_id" in filters
-    return any(each["status"] == "pending" and not each["attempts"] for each in found)
