@@ -3,7 +3,6 @@ next round trip, which costs more than their work. Each statement is its own tra
 
 import os
 import threading
-import weakref
 from collections import defaultdict, deque
 from collections.abc import Mapping
 from itertools import count
@@ -37,7 +36,8 @@ class StatementBatcher:
         """`is_durable`: `run` returns when the commit is on disk; otherwise as soon as others can see it."""
         self.statement, self.is_durable = statement, is_durable
         self._reset()
-        _all.add(self)
+        # The child has none of the parent's threads, for which it would wait.
+        os.register_at_fork(after_in_child=self._reset)
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
@@ -143,14 +143,3 @@ class _Ticket:
         self.batch: list[_Ticket] | None = None
         self.outcome: _Outcome = []
         self.gate = loop_requests.Gate()
-
-
-_all: Final[weakref.WeakSet[StatementBatcher]] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for each in _all:
-        each._reset()  # the child has none of the parent's threads, for which it would wait
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -91,9 +91,6 @@ class Client:
         self._resolve = resolve
         self._tls = tls or _public_tls()
         self._tls.sslsocket_class = BoundedTLSSocket
-        self._reset()
-
-    def _reset(self) -> None:
         self._lock = threading.Lock()
         self._idle: list[_IdleConnection] = []
 
@@ -276,9 +273,4 @@ def client() -> Client:
     return _clients.get(opened) or _clients.setdefault(opened, Client(opened=networks(opened)))
 
 
-def _after_fork() -> None:
-    for one in _clients.values():
-        one._reset()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_clients.clear)

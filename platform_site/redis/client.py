@@ -33,10 +33,6 @@ class Store:
     def __init__(self, url: str, budget: float) -> None:
         self._url = url
         self._budget = budget
-        self._reset()
-
-    def _reset(self) -> None:
-        """Called after a fork, too."""
         self._connections = ConnectionPool(self._url)
         self._lock = threading.Lock()
         self.breaker = circuit_breaker.CircuitBreaker()
@@ -208,12 +204,7 @@ def current() -> Store:
     return _stores.get(key) or _stores.setdefault(key, Store(*key))
 
 
-def _after_fork() -> None:
-    for store in _stores.values():
-        store._reset()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_stores.clear)
 
 
 def round_trip() -> RoundTrip:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from django.conf import LazySettings
 
 from platform_site.observability.metrics import BREAKER_OPEN, BREAKER_TRIPS
 from platform_site.redis import client as redis_client
@@ -283,20 +284,17 @@ def test_a_mark_after_a_refused_one_is_written_at_once_when_redis_is_back(server
     assert server.store.mark({"who:2": b"-"})
 
 
-def test_a_fork_shares_no_line_with_its_parent(server: RedisServer) -> None:
+def test_a_fork_shares_no_line_with_its_parent(server: RedisServer, settings: LazySettings) -> None:
+    settings.REDIS_URL, settings.REDIS_TIMEOUT = server.url, BUDGET
     server.client.set("parent", b"parent")
     server.client.set("child", b"child")
-    redis_client._stores[server.url, BUDGET] = server.store  # as `current()` would have made it
-    try:
-        assert value(server.store, "parent") == b"parent"
-        child = os.fork()
-        if child == 0:
-            right = all(value(server.store, "child") == b"child" for _ in range(300))
-            os._exit(0 if right else 1)
-        assert all(value(server.store, "parent") == b"parent" for _ in range(300))
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    finally:
-        del redis_client._stores[server.url, BUDGET]
+    assert value(redis_client.current(), "parent") == b"parent"
+    child = os.fork()
+    if child == 0:
+        right = all(value(redis_client.current(), "child") == b"child" for _ in range(300))
+        os._exit(0 if right else 1)
+    assert all(value(redis_client.current(), "parent") == b"parent" for _ in range(300))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.fixture

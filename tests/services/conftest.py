@@ -20,6 +20,6 @@ def loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
     loop_connections._pools.clear()
     loop_requests._executor().shutdown()
     loop_requests._executor.cache_clear()
-    redis_client.current()._reset()
+    redis_client._stores.clear()
     made.loop.close()
     connections._connections, connections.create_connection = before  # type: ignore[attr-defined, method-assign]
