@@ -82,6 +82,18 @@ class Function(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def secret_names(self) -> list[str]:
+        return sorted(secret.name for secret in self.secrets.all())
+
+    @property
+    def unset_secrets(self) -> list[str]:
+        return sorted(secret.name for secret in self.secrets.all() if secret.sealed_value is None)
+
+    @property
+    def inbound_as(self) -> list[str]:
+        return sorted(endpoint.runs_as_id for endpoint in self.inbound_endpoints.all())
+
 
 class Version(models.Model):
     function = models.ForeignKey(Function, on_delete=models.CASCADE, related_name="versions")

@@ -120,21 +120,6 @@ class RunsSinceField(fields.DateTimeField):
         return since if since is not None and since > datetime.now(UTC) - RETENTION else None
 
 
-class SecretNamesField(fields.ListField):
-    def get_attribute(self, function: Function) -> list[str]:
-        return sorted(secret.name for secret in function.secrets.all())
-
-
-class UnsetSecretsField(fields.ListField):
-    def get_attribute(self, function: Function) -> list[str]:
-        return sorted(secret.name for secret in function.secrets.all() if secret.sealed_value is None)
-
-
-class InboundAsField(fields.ListField):
-    def get_attribute(self, function: Function) -> list[str]:
-        return sorted(endpoint.runs_as_id for endpoint in function.inbound_endpoints.all())
-
-
 class FunctionDetail(Serializer):
     name = fields.CharField()
     active_version = fields.IntegerField()
@@ -168,7 +153,7 @@ class FunctionDetail(Serializer):
     on_as = fields.CharField(
         source="events_id", allow_null=True, help_text="The key or account that runs on events execute as."
     )
-    inbound_as = InboundAsField(
+    inbound_as = fields.ListField(
         child=fields.CharField(), help_text="The key or account that runs execute as, of each inbound endpoint."
     )
     runs_since = RunsSinceField(
@@ -176,8 +161,8 @@ class FunctionDetail(Serializer):
         help_text="The start of its history, if runs of the last seven days were deleted early because they exceeded "
         "the plan's run_history_bytes.",
     )
-    secrets = SecretNamesField(child=fields.CharField(), help_text="Names only.")
-    unset_secrets = UnsetSecretsField(
+    secrets = fields.ListField(child=fields.CharField(), source="secret_names", help_text="Names only.")
+    unset_secrets = fields.ListField(
         child=fields.CharField(),
         help_text="Those of `secrets` without a value here, such as in a new branch: `ctx.secrets` lacks them.",
     )

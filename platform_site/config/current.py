@@ -106,7 +106,7 @@ def _functions(environment: EnvironmentRef) -> dict[str, Any]:
             **{name: getattr(each, name) for name in _FUNCTION_FIELDS},
             "allowed_hosts": sorted(each.allowed_hosts),
             "on": sorted(each.events or ()),
-            "secret_names": sorted(secret.name for secret in each.secrets.all()),
+            "secret_names": each.secret_names,
         }
         for each in functions.order_by("name").prefetch_related("secrets")
     }

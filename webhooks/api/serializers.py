@@ -37,15 +37,13 @@ class UrlField(fields.CharField):
             raise ValidationError(str(error), error.code) from None
 
 
-class WebhookNameField(fields.CharField):
-    def __init__(self) -> None:
-        message = "Must be 1 to 48 of a-z, 0-9, _ and -, beginning with a letter, and not an id."
-        pattern = RegexValidator(rf"\A{NAME}\Z", message, "invalid_name")
-        super().__init__(max_length=48, required=False, allow_null=True, validators=[pattern])
+_VALID_NAME = RegexValidator(
+    rf"\A{NAME}\Z", "Must be 1 to 48 of a-z, 0-9, _ and -, beginning with a letter, and not an id.", "invalid_name"
+)
 
 
 class NewWebhook(Serializer):
-    name = WebhookNameField()
+    name = fields.CharField(max_length=48, required=False, allow_null=True, validators=[_VALID_NAME])
     url = UrlField()
     events = EventsField()
     filter = fields.ObjectField(required=False, allow_null=True)
