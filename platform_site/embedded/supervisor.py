@@ -201,16 +201,12 @@ class Supervisor:
         if not data:
             self._selector.unregister(descriptor)
             os.close(descriptor)
-            if part._partial:
-                self._lines(part, [part._partial])
-                part._partial = b""
-            return False
         *lines, part._partial = (part._partial + data).split(b"\n")
-        self._lines(part, lines)
-        if len(part._partial) > _LONG_LINE:
-            self._lines(part, [part._partial])
+        if not data or len(part._partial) > _LONG_LINE:
+            lines.append(part._partial)
             part._partial = b""
-        return True
+        self._lines(part, lines)
+        return bool(data)
 
     def _lines(self, part: SupervisedProcess, lines: Iterable[bytes]) -> None:
         """In one write: a busy web process logs hundreds at once."""

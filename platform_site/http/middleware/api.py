@@ -74,10 +74,7 @@ class ApiMiddleware:
                 if settings.SECURE_SSL_REDIRECT and request.scheme != "https":
                     # No redirect: the client would go on to send its token over http first.
                     raise InvalidRequest("Use https. Revoke a token that was sent over http: others may have read it.")
-            if cors.is_preflight(request):
-                response = cors.preflight(request)
-            else:
-                response = _view(request, path)
+            response = cors.preflight(request) if cors.is_preflight(request) else _view(request, path)
         except Exception as error:
             api_error = exception_handler.to_api_error(error)
             exception_handler.report(error, api_error)
