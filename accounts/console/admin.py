@@ -160,8 +160,8 @@ class UserAdmin(ReadOnlyAdmin):
         return self.act_on_many(request, queryset, _disable, "disabled", warning=warning)
 
     @action(description="Enable", permissions=["operate"])
-    def enable_users(self, request: HttpRequest, queryset: "QuerySet[User]") -> None:
-        self.act_on_all(request, queryset, _enable, "enabled")
+    def enable_users(self, request: HttpRequest, queryset: "QuerySet[User]") -> HttpResponse | None:
+        return self.act_on_many(request, queryset, _enable, "enabled")
 
     @action(description="Sign out everywhere", permissions=["operate"])
     def sign_users_out(self, request: HttpRequest, queryset: "QuerySet[User]") -> HttpResponse | None:

@@ -165,8 +165,18 @@ def link(model: str, object_id: str | None, text: str | None = None) -> str:
     return _anchor(url_of(model, object_id), text or object_id) if object_id else "–"
 
 
+def console_url(project_id: str, environment_id: str, page: str = "home", *arguments: str) -> str:
+    """A page of an environment in `/console`."""
+    return reverse(f"developer_console:{page}", args=[project_id, environment_id, *arguments])
+
+
+def list_url(model: str, **query: str) -> str:
+    path = reverse(f"admin:{model.lower().replace('.', '_')}_changelist")
+    return f"{path}?{urlencode(query)}" if query else path
+
+
 def list_link(model: str, text: str, **query: str) -> str:
-    return _anchor(f"{reverse(f'admin:{model}_changelist')}?{urlencode(query)}", text)
+    return _anchor(list_url(model, **query), text)
 
 
 def link_column(description: str, model: str, id_of: str, text_of: str | None = None, *, empty: str = "–") -> Any:
@@ -211,42 +221,26 @@ class ReadOnlyAdmin(ConsoleAdmin):
         return bool(request.user.is_staff and request.user.has_perm(MANAGE_STAFF))
 
     def act_on_many(
-        self,
-        request: HttpRequest,
-        queryset: "QuerySet[Any]",
-        act: Callable[..., object],
-        done: str,
-        *,
-        warning: str,
-    ) -> HttpResponse | None:
-        if request.POST.get("confirmed") == "yes":
-            self.act_on_all(request, queryset, act, done)
+        self, request: HttpRequest, selected: "QuerySet[Any] | Sequence[Any]", act: Callable[..., object], done: str,
+        *, warning: str = "",
+    ) -> HttpResponse | None:  # fmt: skip
+        """Run a service for each selected object and report; for none if more than MAX_AT_ONCE are selected. If there
+        is a warning, a page shows it and asks first."""
+        chosen = list(selected[: MAX_AT_ONCE + 1])
+        if len(chosen) > MAX_AT_ONCE:
+            self.message_user(request, f"Select {MAX_AT_ONCE} at most.", messages.ERROR)
             return None
-        chosen = self._chosen(request, queryset)
-        if chosen is None:
-            return None
-        context = self.admin_site.each_context(request) | {
-            "title": "Are you sure?",
-            "opts": self.opts,
-            "things": chosen,
-            "action": request.POST.get("action", ""),
-            "done": done,
-            "warning": warning,
-            "back": request.get_full_path(),
-        }
-        return TemplateResponse(request, "accounts/confirm_action.html", context)
-
-    def act_on_all(
-        self,
-        request: HttpRequest,
-        selected: "QuerySet[Any] | Sequence[Any]",
-        act: Callable[..., object],
-        done: str,
-    ) -> None:
-        """Run a service for each selected object and report; for none if more than MAX_AT_ONCE are selected."""
-        chosen = self._chosen(request, selected)
-        if chosen is None:
-            return
+        if warning and request.POST.get("confirmed") != "yes":
+            context = self.admin_site.each_context(request) | {
+                "title": "Are you sure?",
+                "opts": self.opts,
+                "things": chosen,
+                "action": request.POST.get("action", ""),
+                "done": done,
+                "warning": warning,
+                "back": request.get_full_path(),
+            }
+            return TemplateResponse(request, "accounts/confirm_action.html", context)
         actor = staff(request)
         count = 0
         for record in self.allowed(request, chosen):
@@ -258,12 +252,6 @@ class ReadOnlyAdmin(ConsoleAdmin):
         if count:
             name = self.opts.verbose_name if count == 1 else self.opts.verbose_name_plural
             self.message_user(request, f"{count} {name} {done}.", messages.SUCCESS)
-
-    def _chosen(self, request: HttpRequest, selected: "QuerySet[Any] | Sequence[Any]") -> list[Any] | None:
-        chosen = list(selected[: MAX_AT_ONCE + 1])
-        if len(chosen) <= MAX_AT_ONCE:
-            return chosen
-        self.message_user(request, f"Select {MAX_AT_ONCE} at most.", messages.ERROR)
         return None
 
     def allowed(self, request: HttpRequest, chosen: list[Any]) -> list[Any]:
@@ -272,7 +260,7 @@ class ReadOnlyAdmin(ConsoleAdmin):
     def act_on_one(self, request: HttpRequest, object_id: str, act: Callable[..., object], done: str) -> HttpResponse:
         """As `act_on_many` for the object whose page is open; called by the dialog, which reloads the page."""
         record = get_object_or_404(self.model, pk=unquote(object_id))
-        self.act_on_all(request, [record], act, done)
+        self.act_on_many(request, [record], act, done)
         page = url_of(f"{self.opts.app_label}_{self.opts.model_name}", record.pk)
         return HttpResponse(headers={"HX-Redirect": page})
 

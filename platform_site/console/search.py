@@ -11,13 +11,12 @@ from django.db import DEFAULT_DB_ALIAS, Error, models
 from django.db.models import Q
 from django.http import HttpRequest
 
-from accounts.console.base import url_of
+from accounts.console.base import console_url, url_of
 from accounts.models import User
 from functions.models import Function
 from platform_site.identity import ids
 from platform_site.postgres import statements, transaction_settings
 from platform_site.templatetags.console_ids import timeline_url
-from projects.console.base import console_url
 from projects.directory.environments import environment_ref
 from projects.models import Environment, Project
 from webhooks.models import Webhook

@@ -8,7 +8,7 @@ from django.contrib import admin
 from django.http import HttpRequest
 from django.urls import reverse
 
-from projects.console.base import list_url
+from accounts.console.base import list_url
 
 _SIDEBAR: Final = (
     ("Projects", (("Projects", "folder_open", "projects.Project"), ("Environments", "dns", "projects.Environment"),

@@ -9,11 +9,11 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.views.decorators.http import require_safe
 
+from accounts.console.base import console_url
 from accounts.models import AuditEntry
 from functions.triggers.pending_events import REACHED
 from platform_site.console import timeline as timelines
 from platform_site.postgres import sql_files, statements
-from projects.console.base import console_url
 from projects.directory.environments import environment_ref
 from projects.provisioning.suspension import suspended_in
 

@@ -1,3 +1,2 @@
-"""Admin pages of projects, and links and questions for all of `/admin`.
-Depends on: services, directory.
-Used from outside: base."""
+"""Admin pages of projects, environments and members.
+Depends on: services, directory."""

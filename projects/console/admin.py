@@ -20,6 +20,7 @@ from accounts.console.base import (
     ConditionFilter,
     ConsoleAdmin,
     ReadOnlyAdmin,
+    console_url,
     list_link,
     showing_errors,
     staff,
@@ -29,7 +30,6 @@ from accounts.models import User
 from accounts.staff.roles import OPERATE
 from platform_site.http.errors import ValidationFailed
 from projects import services
-from projects.console.base import console_url
 from projects.directory import environments
 from projects.models import REASON_LENGTH, Environment, Member, Plan, Project, Region
 
