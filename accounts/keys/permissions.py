@@ -12,20 +12,20 @@ from accounts.directory import environments as environment_directory
 from accounts.models import ServerKey
 from platform_site.http.errors import Forbidden, NotFound, ProjectSuspended
 from platform_site.identity import ids
-from platform_site.identity.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, Caller, EnvironmentRef
+from platform_site.identity.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, Caller
 from platform_site.identity.plans import plan_limits
 
 MANAGE: Final = "keys:manage"
 MAX_FOR_OPERATORS: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KeyAuthority:
-    environment_id: str | None
-    project_id: str | None
-    account_id: str | None
+    environment_id: str | None = None
+    project_id: str | None = None
+    account_id: str | None = None
     """The owner of account keys; None for an environment's."""
-    made_by: str | None
+    made_by: str | None = None
     """Only keys that this account made; None for all."""
     grantable: frozenset[str]
     most: int
@@ -56,42 +56,35 @@ class KeyAuthority:
 def operators(*, environment_id: str | None = None, account_id: str | None = None) -> KeyAuthority:
     """For commands: the authority over the keys of an environment, or of an account."""
     grantable = ENVIRONMENT_SCOPES if environment_id else ACCOUNT_SCOPES
-    return KeyAuthority(environment_id, None, account_id, None, grantable, most=MAX_FOR_OPERATORS)
+    return KeyAuthority(
+        environment_id=environment_id, account_id=account_id, grantable=grantable, most=MAX_FOR_OPERATORS
+    )
 
 
 def over_keys(caller: Caller, environment_id: str | None) -> KeyAuthority:
     """The caller's authority over the keys of `environment_id`; None means a key's own environment, or the account
     itself. Raises NotFound, Forbidden."""
+    made_by = until = None
     if caller.kind != "account":
-        return _authority_of_key(caller, environment_id)
-    if environment_id is None:
+        caller.need(MANAGE)
+        environment, scopes = caller.environment, caller.scopes
+        if environment is None or environment_id not in (None, environment.environment_id):
+            raise NotFound
+        until = ServerKey.objects.filter(pk=caller.id).values_list("expires_at", flat=True).first()
+    elif environment_id is None:
         most = plan_limits(caller.plan).keys_per_environment
-        return KeyAuthority(None, None, caller.id, None, ACCOUNT_SCOPES, most)
-    found = environment_directory.directory().environment_ref_for(caller, environment_id)
-    if found is None:
-        raise NotFound
-    environment, scopes = found
-    if MANAGE not in scopes:
-        raise Forbidden("Only owners and developers of the project can manage its keys.")
-    return _in_environment(environment, scopes, made_by=None if environment.role == "owner" else caller.id)
-
-
-def _authority_of_key(caller: Caller, environment_id: str | None) -> KeyAuthority:
-    caller.need(MANAGE)
-    environment = caller.environment
-    if environment is None or environment_id not in (None, environment.environment_id):
-        raise NotFound
-    until = ServerKey.objects.filter(pk=caller.id).values_list("expires_at", flat=True).first()
-    return _in_environment(environment, caller.scopes, until=until)
-
-
-def _in_environment(
-    environment: EnvironmentRef, scopes: frozenset[str], *, made_by: str | None = None, until: datetime | None = None
-) -> KeyAuthority:
+        return KeyAuthority(account_id=caller.id, grantable=ACCOUNT_SCOPES, most=most)
+    else:
+        found = environment_directory.directory().environment_ref_for(caller, environment_id)
+        if found is None:
+            raise NotFound
+        environment, scopes = found
+        if MANAGE not in scopes:
+            raise Forbidden("Only owners and developers of the project can manage its keys.")
+        made_by = None if environment.role == "owner" else caller.id
     return KeyAuthority(
         environment_id=environment.environment_id,
         project_id=environment.project_id,
-        account_id=None,
         made_by=made_by,
         grantable=scopes,
         most=plan_limits(environment.plan).keys_per_environment,

@@ -394,7 +394,7 @@ def test_the_last_use_is_noted_at_most_once_a_minute(
 @pytest.mark.django_db(databases="__all__", transaction=True)
 def test_thirty_parallel_keys_at_a_quota_of_twenty_are_twenty(alice: User) -> None:
     environment = make_environment(alice)
-    authority = permissions.KeyAuthority(environment.pk, None, None, None, ENVIRONMENT_SCOPES, most=20)
+    authority = permissions.KeyAuthority(environment_id=environment.pk, grantable=ENVIRONMENT_SCOPES, most=20)
     barrier = Barrier(30)
 
     def attempt() -> bool:
