@@ -59,7 +59,7 @@ def _owner_of_session(claims: AccessClaims, environments: BaseExpression | Combi
     )
     of_user = {name: F(f"user__{name}") for name in _OF_USER}
     columns = live.values("user_id", "environment_id", "expires_at", pool_id=F("user__environment_id"), **of_user)
-    row = columns.annotate(environments=environments).first()
+    row: Any = columns.annotate(environments=environments).first()
     if row is None or row["user_id"] != claims.user_id or row["environment_id"] != claims.environment_id:
         return None
     is_account = row["pool_id"] is None
