@@ -10,7 +10,6 @@ from django.db import transaction
 from accounts.models.oauth import IdentityProvider
 from accounts.oauth import errors, identities, proofs
 from accounts.oauth.client import claims, metadata
-from accounts.oauth.client.claims import Profile
 from accounts.oauth.client.metadata import Metadata
 from accounts.oauth.client.transport import Calls, oauth_client
 from accounts.oauth.flows import Flow
@@ -47,17 +46,31 @@ def finish(flow: Flow, provider: IdentityProvider, answer: Mapping[str, str]) ->
     calls = Calls(provider)
     known = metadata.of(calls)
     code = _provider_code(known, answer)
-    profile = claims.profile_of_code(
-        calls,
-        known,
-        code=code,
-        redirect_uri=provider.callback_url,
-        code_verifier=flow.code_verifier,
-        nonce=flow.nonce,
-    )
+    profile = claims.profile_of_code(calls, known, code, flow)
     if not profile.name and "user" in answer:
         profile = replace(profile, name=claims.name_in_form(answer["user"]))
-    return _proof(flow, provider, profile) if flow.links else _code(flow, provider, profile)
+    if flow.links:
+        proof = Proof(
+            provider_id=provider.pk,
+            subject=profile.subject,
+            email=profile.email,
+            environment_id=flow.environment_id,
+            code_challenge=str(flow.code_challenge),
+            issuer=provider.issuer,
+        )
+        return proofs.seal(proof)
+    with transaction.atomic():  # no user is created or linked without a code
+        if flow.environment_id != provider.environment_id:  # a preview branch, which must not change its source's users
+            user = identities.linked_user(provider, profile)
+        else:
+            user = identities.find_or_create_user(provider, profile)
+        return exchange_codes.issue(
+            user,
+            environment_id=flow.environment_id,
+            redirect_uri=flow.redirect_uri,
+            code_challenge=flow.code_challenge,
+            method=f"oauth:{provider.name}",
+        )
 
 
 def _provider_code(known: Metadata, answer: Mapping[str, str]) -> str:
@@ -76,30 +89,3 @@ def _provider_code(known: Metadata, answer: Mapping[str, str]) -> str:
     if not code or len(code) > _MAX_CODE_LENGTH:
         raise errors.ProviderAnswerInvalid("no code")
     return code
-
-
-def _proof(flow: Flow, provider: IdentityProvider, profile: Profile) -> str:
-    proof = Proof(
-        provider_id=provider.pk,
-        subject=profile.subject,
-        email=profile.email,
-        environment_id=flow.environment_id,
-        code_challenge=str(flow.code_challenge),
-        issuer=provider.issuer,
-    )
-    return proofs.seal(proof)
-
-
-def _code(flow: Flow, provider: IdentityProvider, profile: Profile) -> str:
-    with transaction.atomic():  # no user is created or linked without a code
-        if flow.environment_id != provider.environment_id:  # a preview branch, which must not change its source's users
-            user = identities.linked_user(provider, profile)
-        else:
-            user = identities.find_or_create_user(provider, profile)
-        return exchange_codes.issue(
-            user,
-            environment_id=flow.environment_id,
-            redirect_uri=flow.redirect_uri,
-            code_challenge=flow.code_challenge,
-            method=f"oauth:{provider.name}",
-        )

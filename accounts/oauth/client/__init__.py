@@ -1,2 +1,2 @@
 """OAuth 2 client: requests to a provider, its discovery document, keys and claims.
-Depends on: models, accounts.oauth.client_secrets and errors."""
+Depends on: models, accounts.oauth.client_secrets, errors and flows."""

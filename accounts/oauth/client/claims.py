@@ -17,6 +17,7 @@ from accounts.oauth.client import metadata
 from accounts.oauth.client.metadata import Metadata
 from accounts.oauth.client.transport import Calls, oauth_client
 from accounts.oauth.errors import AccessDenied, Denial, FlowError, ProviderAnswerInvalid
+from accounts.oauth.flows import Flow
 from accounts.users import emails
 from platform_site.http.errors import ValidationFailed
 from platform_site.http.fields import CONTROL_CHARACTERS
@@ -37,15 +38,21 @@ class Profile:
     name: str
 
 
-def profile_of_code(
-    calls: Calls, known: Metadata, *, code: str, redirect_uri: str, code_verifier: str, nonce: str
-) -> Profile:
+def profile_of_code(calls: Calls, known: Metadata, code: str, flow: Flow) -> Profile:
     """Exchange the provider's code for the person's profile. Raises AccessDenied, ProviderUnreachable,
     ProviderAnswerInvalid."""
     try:
-        token = _exchange(calls, known, code=code, redirect_uri=redirect_uri, code_verifier=code_verifier)
+        token: dict[str, Any] = oauth_client(calls, auth_method=known.auth_method(calls.provider)).fetch_token(
+            known.token_endpoint,
+            grant_type="authorization_code",
+            code=code,
+            redirect_uri=calls.provider.callback_url,
+            code_verifier=flow.code_verifier,
+        )
+        if not isinstance(token.get("access_token"), str):
+            raise ProviderAnswerInvalid("no access token")
         if calls.provider.kind == IdentityProvider.Kind.OIDC:
-            return _profile_of_id_token(calls, known, token, nonce)
+            return _profile_of_id_token(calls, known, token, flow.nonce)
         return _profile_of_userinfo(calls, known, str(token["access_token"]))
     except FlowError:
         raise
@@ -55,20 +62,6 @@ def profile_of_code(
     except (JoseError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
         # Untrusted input passes through two libraries here: any exception means an invalid response.
         raise ProviderAnswerInvalid(f"{type(error).__name__}: {error}"[:200]) from None
-
-
-def _exchange(calls: Calls, known: Metadata, *, code: str, redirect_uri: str, code_verifier: str) -> dict[str, Any]:
-    client = oauth_client(calls, auth_method=known.auth_method(calls.provider))
-    token: dict[str, Any] = client.fetch_token(
-        known.token_endpoint,
-        grant_type="authorization_code",
-        code=code,
-        redirect_uri=redirect_uri,
-        code_verifier=code_verifier,
-    )
-    if not isinstance(token.get("access_token"), str):
-        raise ProviderAnswerInvalid("no access token")
-    return token
 
 
 def _profile_of_id_token(calls: Calls, known: Metadata, token: dict[str, Any], nonce: str) -> Profile:

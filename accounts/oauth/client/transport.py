@@ -60,12 +60,6 @@ _cooldowns: Final[Memo[str, tuple[int, float]]] = Memo(5_000)
 """By provider: the number of failures in a row, and the end of the cooldown."""
 
 
-def _begin_cooldown(provider_id: str) -> None:
-    times, _ = _cooldowns.get(provider_id) or (0, 0.0)
-    rest = min(MAX_COOLDOWN_SECONDS, FIRST_COOLDOWN_SECONDS * float(2 ** min(times, 20)))
-    _cooldowns.put(provider_id, (times + 1, time.monotonic() + rest))
-
-
 @contextmanager
 def _slot(provider: IdentityProvider, wait: float) -> Iterator[Interruption]:
     """A slot for one call, and its interruption when others need the slot. Raises ProviderUnreachable."""
@@ -79,7 +73,9 @@ def _slot(provider: IdentityProvider, wait: float) -> Iterator[Interruption]:
                 yield ending
             except OutboundError as error:
                 if slot.is_reclaimed or isinstance(error, RequestTimedOut):
-                    _begin_cooldown(provider.pk)
+                    times, _ = _cooldowns.get(provider.pk) or (0, 0.0)
+                    rest = min(MAX_COOLDOWN_SECONDS, FIRST_COOLDOWN_SECONDS * float(2 ** min(times, 20)))
+                    _cooldowns.put(provider.pk, (times + 1, time.monotonic() + rest))
                 raise
             if time.monotonic() - slot.since <= SLOW_SECONDS and _cooldowns.get(provider.pk):
                 _cooldowns.put(provider.pk, (0, 0.0))
