@@ -1,7 +1,7 @@
 """Services of users and API keys, for the API, console and commands: one change per transaction, with its audit entry.
 Callers check permissions before (`accounts.keys.permissions`, the view's scope)."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final, TypedDict, Unpack
 
@@ -59,10 +59,13 @@ def create_user(
         is_staff=is_staff,
         is_superuser=is_staff,
     )
-    if password_hash is None:
-        _set_password(user, password)
-    else:
+    if password_hash is not None:
         user.password = password_hash
+    elif password is None:
+        user.set_unusable_password()
+    else:
+        passwords.check_chosen(password, user)
+        user.password = passwords.hashed(password)
     with transaction.atomic():
         environment_directory.lock_shared(pool_id)
         if most is not None:
@@ -83,14 +86,6 @@ def check_room(pool_id: str | None, most: int) -> None:
     """Raise QuotaExceeded if the pool has `most` users. Final only under the lock that `create_user` takes."""
     if pool_id is not None:
         QuotaExceeded.check(user_counts.users_of(pool_id), most, "users in an environment")
-
-
-def _set_password(user: User, password: str | None) -> None:
-    if password is None:
-        user.set_unusable_password()
-    else:
-        passwords.check_chosen(password, user)
-        user.password = passwords.hashed(password)
 
 
 def _save_with_free_email(user: User, update_fields: Iterable[str] | None = None) -> None:
@@ -150,9 +145,10 @@ def change_user(
         if moments := {"disabled_at", "email_verified_at"} & set(changed):
             locked.refresh_from_db(fields=moments)
         _update_sessions(locked, changed, kept_session_id)
-        audit.record(
-            _audit_action(locked, changed), locked, actor=actor, fields=changed, **({"via": via} if via else {})
-        )
+        action = "user.changed"
+        if "disabled_at" in changed:
+            action = "user.enabled" if locked.disabled_at is None else "user.disabled"
+        audit.record(action, locked, actor=actor, fields=changed, **({"via": via} if via else {}))
     return locked
 
 
@@ -195,12 +191,6 @@ def _set_disabled(user: User, is_disabled: bool | None) -> list[str]:
     return ["disabled_at"]
 
 
-def _audit_action(user: User, changed: Collection[str]) -> str:
-    if "disabled_at" not in changed:
-        return "user.changed"
-    return "user.enabled" if user.disabled_at is None else "user.disabled"
-
-
 def _update_sessions(user: User, changed: list[str], kept_session_id: str | None) -> None:
     if {"password", "disabled_at"} & set(changed):
         exchange_codes.withdraw(user.pk)  # each could still start a session
@@ -236,7 +226,10 @@ def delete_user(user: User, *, actor: Caller | Actor) -> None:
         sessions.end_where(Q(user_id=user.pk), "user_deleted")
         revocation.revoke(_account_key_names(locked))
         signals.user_deleting.send(sender=User, user_id=user.pk, pool_id=locked.environment_id)
-        _delete_related(locked)
+        related = Collector(using=DEFAULT_DB_ALIAS, origin=locked)
+        related.collect([locked])
+        del related.data[User]
+        related.delete()
         # As late as possible: the user's rows are deleted with the commit of their region, and after an error here a
         # periodic job completes the deletion (`rows.write.references`). But before the user's own row, with which
         # the pool's size is locked: other sign-ups would wait for thousands of rows. And before the audit entry, by
@@ -246,13 +239,6 @@ def delete_user(user: User, *, actor: Caller | Actor) -> None:
             revocation.mark_uncached([user_cache.version_name(locked.environment_id)])
         User.objects.filter(pk=user.pk)._raw_delete(DEFAULT_DB_ALIAS)
         audit.record("user.deleted", user, actor=actor)
-
-
-def _delete_related(user: User) -> None:
-    collector = Collector(using=DEFAULT_DB_ALIAS, origin=user)
-    collector.collect([user])
-    del collector.data[User]
-    collector.delete()
 
 
 def issue_key(

@@ -135,7 +135,9 @@ def refresh(text: str, *, device: Device) -> Grant:
             if bytes(session.refresh_hash) == offered.hash:
                 successor = _rotate(session, offered)
             elif session.previous_hash and bytes(session.previous_hash) == offered.hash:
-                successor = _repeat_response(session, offered)
+                sealed = bytes(session.sealed_successor or b"")
+                text = keyring.unseal_under(offered.text.encode(), sealed, purpose=_SUCCESSOR).decode()
+                successor = RefreshToken(text)
             else:
                 end_reused(session, "refresh_token_reused", device)
         if successor is not None and session is not None:
@@ -156,11 +158,6 @@ def _rotate(session: Session, offered: RefreshToken) -> RefreshToken:
         expires_at=Now() + LIFETIME,
     )
     return successor
-
-
-def _repeat_response(session: Session, offered: RefreshToken) -> RefreshToken:
-    sealed = bytes(session.sealed_successor or b"")
-    return RefreshToken(keyring.unseal_under(offered.text.encode(), sealed, purpose=_SUCCESSOR).decode())
 
 
 STATES: Final = ("live", "ended", "all")
