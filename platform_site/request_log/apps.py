@@ -7,6 +7,6 @@ class RequestLogConfig(AppConfig):
 
     def ready(self) -> None:
         from platform_site.identity import signals
-        from platform_site.request_log import retention
+        from platform_site.request_log import partitions
 
-        signals.environment_deleted.connect(retention.forget_environment, dispatch_uid="request_log.forget_environment")
+        signals.environment_deleted.connect(partitions.forget_environment, dispatch_uid="request_log.forget")

@@ -1,24 +1,33 @@
-"""Partitions of the request log, per retention period and day, created days ahead by a periodic job, or by a writer."""
+"""Partitions of the request log, per retention period and day, created days ahead by a periodic job, or by a writer.
+And the deletion of old entries, and of a deleted environment's."""
 
 from datetime import UTC, date, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from django.db import transaction
+from django.db.models.functions import Now
 from psycopg import sql
 
 from platform_site.background import advisory_locks
 from platform_site.background.advisory_locks import LockSpace
 from platform_site.identity.plans import PLANS
 from platform_site.postgres import statements
+from platform_site.request_log.models import OmittedRequests
 
 KEEP_DAYS: Final = sorted({plan.request_log_days for plan in PLANS.values()})
 WITHOUT_ENVIRONMENT_KEEP_DAYS: Final = 7
 """Only operators read these."""
 DAYS_AHEAD: Final = 7
+_BATCH: Final = 5_000
 
 _EXISTING: Final = """
 SELECT child.relname FROM pg_inherits JOIN pg_class child ON child.oid = inhrelid
  WHERE inhparent = ANY (%s::regclass[])
+"""
+_DELETE_OF_ENVIRONMENT: Final = """
+DELETE FROM request_log_entry WHERE environment_id = %(environment_id)s AND at >= coalesce(
+    (SELECT at FROM request_log_entry WHERE environment_id = %(environment_id)s
+      ORDER BY at DESC, id DESC OFFSET %(batch)s - 1 LIMIT 1), '-infinity')
 """
 # ATTACH locks the parent less than CREATE TABLE ... PARTITION OF, which would wait for all readers and writers.
 _CREATE: Final = sql.SQL("CREATE TABLE {partition} (LIKE {parent} INCLUDING DEFAULTS)")
@@ -41,6 +50,18 @@ def drop_old(using: str) -> None:
     today = _today(using)
     for name in [name for name in _existing(using) if _is_old(name, today)]:
         statements.execute(using, sql.SQL("DROP TABLE {}").format(sql.Identifier(name)).as_string(None))
+
+
+def purge(using: str) -> None:
+    drop_old(using)
+    oldest = Now() - timedelta(days=max(KEEP_DAYS))
+    OmittedRequests.objects.using(using).filter(minute__lt=oldest).delete()
+
+
+def forget_environment(*, environment_id: str, cluster: str, **_: Any) -> None:
+    """In batches; idempotent."""
+    statements.execute_in_batches(cluster, _DELETE_OF_ENVIRONMENT, {"environment_id": environment_id}, batch=_BATCH)
+    OmittedRequests.objects.using(cluster).filter(environment_id=environment_id).delete()
 
 
 def _today(using: str) -> date:

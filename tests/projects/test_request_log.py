@@ -19,7 +19,7 @@ from accounts import audit
 from accounts.models import User
 from platform_site.http.errors import FieldError, ValidationFailed
 from platform_site.identity.callers import Caller, EnvironmentRef
-from platform_site.request_log import partitions, reader, recording, retention
+from platform_site.request_log import partitions, reader, recording
 from platform_site.request_log.models import OmittedRequests
 from projects import services
 from projects.directory.environments import environment_ref
@@ -295,14 +295,14 @@ def test_a_batch_that_comes_after_the_deletion_is_removed(
 def test_many_entries_of_a_deleted_environment_go_in_batches(
     production: Environment, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "BATCH", 3)
+    monkeypatch.setattr(partitions, "_BATCH", 3)
     environment, now = environment_ref(production.pk), datetime.now(UTC)
     assert environment is not None
     other = replace(environment, environment_id="env_other")
     recording.queues[REGION].waiting.extend([entry_of(each, now) for each in (environment, other)] * 8)
     recording.queues[REGION].tallies = {each: recording.Tally(omitted=3) for each in (production.pk, "env_other")}
     assert len(log.written()) == 16
-    retention.forget_environment(environment_id=production.pk, cluster=REGION)
+    partitions.forget_environment(environment_id=production.pk, cluster=REGION)
     assert [each.environment_id for each in log.written()] == ["env_other"] * 8
     assert OmittedRequests.objects.using(REGION).get().environment_id == "env_other"
 
