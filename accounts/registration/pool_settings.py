@@ -87,10 +87,6 @@ def settings_of(pool_id: str | None) -> PoolSettings:
     return found or PoolSettings(environment_id=pool_id)
 
 
-def open_sign_up(pool_id: str) -> None:
-    PoolSettings.objects.create(environment_id=pool_id, sign_up=SignUpMode.OPEN)
-
-
 def app_name(found: PoolSettings) -> str:
     if found.app_name:
         return found.app_name

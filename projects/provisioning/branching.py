@@ -4,8 +4,7 @@ has filled them, and a periodic job completes interrupted ones. docs/adr/0003-pr
 
 import logging
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Final, Literal
 
@@ -72,11 +71,6 @@ def require_both(source: EnvironmentRef, target: EnvironmentRef) -> None:
         raise SourceGone
 
 
-def require(target: EnvironmentRef) -> None:
-    if not environment_locks.is_live(target.environment_id):
-        raise BranchDeleted
-
-
 # Deleting a user changes the rows that name it in every environment of its pool (`user_deleted`). A branch that is
 # being created is not yet one of these, and its snapshot may still have such rows. So the deletion of a user holds the
 # pool's lock in share mode until its commit; making a branch visible takes it exclusively, and either copies after
@@ -89,16 +83,6 @@ def block_new_branches(pool_id: str) -> None:
 
 def block_user_deletion(pool_id: str) -> None:
     advisory_locks.lock(DEFAULT_DB_ALIAS, LockSpace.POOL, pool_id)
-
-
-@contextmanager
-def region_of_new(environment_id: str, cluster: str) -> Generator[None]:
-    """A transaction without time limits that creates and claims the schema. Raises SchemaBusy, DatabaseError."""
-    with transaction.atomic(using=cluster):
-        transaction_settings.lift_limits(cluster)
-        schemas.claim_schema(environment_id, cluster)
-        schemas.create_schema(environment_id, cluster)
-        yield
 
 
 def copy(source: EnvironmentRef, target: EnvironmentRef, data: Data, *, patient: bool = False) -> None:
@@ -166,7 +150,7 @@ def finish(environment_id: str) -> bool:
     if branch is None:
         return False
     try:
-        return _finish(branch)
+        return _finish_reset(branch) if branch.filled_from == Environment.Filling.RESET else _finish_copy(branch)
     except (SchemaBusy, BranchDeleted, TablesInUse):
         return False
     except SourceGone:
@@ -183,15 +167,13 @@ def finish(environment_id: str) -> bool:
         return fail(environment_id, "The copy failed because of an internal error.")
 
 
-def _finish(branch: Environment) -> bool:
-    return _finish_reset(branch) if branch.filled_from == Environment.Filling.RESET else _finish_copy(branch)
-
-
 def _finish_copy(branch: Environment) -> bool:
     cluster = branch.project.cluster
     if schemas.has_schema(branch.pk, cluster):
         return settle(branch.pk)  # the schema and its contents were committed together
-    if _is_being_filled(branch.pk, cluster):
+    with transaction.atomic(using=cluster):
+        schemas.claim_schema(branch.pk, cluster)  # SchemaBusy: it is being filled
+    if schemas.has_schema(branch.pk, cluster):  # committed between the check and the claim
         return False
     if branch.filled_from == Environment.Filling.ARCHIVE:
         return fail(branch.pk, "The restore was interrupted.")
@@ -223,16 +205,6 @@ def _source_and_target(branch: Environment) -> tuple[EnvironmentRef, Environment
     if branch.parent is None or branch.parent.status == Environment.Status.DELETING:
         raise SourceGone
     return ref_of(branch.project, branch.parent), ref_of(branch.project, branch)
-
-
-def _is_being_filled(environment_id: str, cluster: str) -> bool:
-    try:
-        with transaction.atomic(using=cluster):
-            schemas.claim_schema(environment_id, cluster)
-    except SchemaBusy:
-        return True
-    # The process that filled it may have committed between the check of the schema and the claim.
-    return schemas.has_schema(environment_id, cluster)
 
 
 def settle(environment_id: str) -> bool:

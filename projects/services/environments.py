@@ -14,6 +14,7 @@ from platform_site.http.errors import Conflict, ValidationFailed
 from platform_site.identity import ids, signals
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
+from platform_site.postgres import transaction_settings
 from projects.directory import applying, environment_cache, locks, origins
 from projects.errors import BranchesQuotaReached, NameTaken, NoSuchProject, NotABranch
 from projects.models import Environment, Project
@@ -107,14 +108,17 @@ def begin_branch(
 
 @contextmanager
 def filled_branch(project_id: str, *, name: str, actor: Caller | Actor, **detail: Any) -> Generator[EnvironmentRef]:
-    """A new preview branch of production, to be filled in the block, which is one transaction of its region (for
-    restores). `detail` goes to the audit entry. Raises NoSuchProject, NameTaken, BranchesQuotaReached,
+    """A new preview branch of production, to be filled in the block, which is one transaction of its region without
+    time limits (for restores). `detail` goes to the audit entry. Raises NoSuchProject, NameTaken, BranchesQuotaReached,
     DatabaseError."""
     project = Project.objects.live().filter(pk=project_id).first()
     if project is None:
         raise NoSuchProject
     branch_id = ids.new("env")
-    with branching.region_of_new(branch_id, project.cluster):
+    with transaction.atomic(using=project.cluster):
+        transaction_settings.lift_limits(project.cluster)
+        schemas.claim_schema(branch_id, project.cluster)
+        schemas.create_schema(branch_id, project.cluster)
         with transaction.atomic():
             project = locks.lock_project(project_id)
             source = find_source(project, environment_cache.DEFAULT_ENVIRONMENT)
@@ -123,7 +127,8 @@ def filled_branch(project_id: str, *, name: str, actor: Caller | Actor, **detail
         try:
             ref = ref_of(project, branch)
             yield ref
-            branching.require(ref)
+            if not locks.is_live(branch_id):
+                raise branching.BranchDeleted
             failpoints.reach("restore.before_region_commit")
         except BaseException:
             Environment.objects.filter(pk=branch_id, status=Environment.Status.CREATING).delete()

@@ -6,8 +6,8 @@ from django.db.models.functions import Coalesce, Now
 from accounts import audit, changes
 from accounts.audit import Actor
 from accounts.models import User
-from accounts.models.registration import AccountEmail
-from accounts.registration import email_outbox, pool_settings
+from accounts.models.registration import AccountEmail, PoolSettings, SignUpMode
+from accounts.registration import email_outbox
 from platform_site.http.errors import QuotaExceeded
 from platform_site.identity import signals
 from platform_site.identity.callers import Caller
@@ -49,7 +49,7 @@ def create_project(
             environment.pool_id = environment.pk
             if environment.name == DEVELOPMENT:
                 environment.allowed_origins = list(origins.OF_DEVELOPMENT)
-                pool_settings.open_sign_up(environment.pk)
+                PoolSettings.objects.create(environment_id=environment.pk, sign_up=SignUpMode.OPEN)
         schemas.hold(environment.pk for environment in environments)
         Environment.objects.bulk_create(environments)
         audit.record("project.created", project, actor=actor, project_id=project.pk, name=name, region=region)

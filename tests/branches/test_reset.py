@@ -205,7 +205,7 @@ def test_a_worker_that_comes_late_does_not_reset_again(tracker: Tracker, changed
     late = Environment.objects.select_related("project", "parent").get(pk=changed)
     assert branching.finish(changed)
     row(tracker, "lists", environment=changed, name="Later", owner_id=tracker.users["alice"])
-    assert not branching._finish(late)
+    assert not branching._finish_reset(late)
     assert "Later" in [each["name"] for each in rows(tracker, "lists", changed)]
 
 
