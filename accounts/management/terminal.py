@@ -6,7 +6,7 @@ import sys
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import CommandError
+from django.core.management.base import CommandError, CommandParser
 
 from accounts.directory import environments as environment_directory
 from accounts.models import User
@@ -19,8 +19,10 @@ ENVIRONMENT = "the environment: its id (env_…), or the project's id and its na
 
 
 class Command(base.Command):
-    def add_arguments(self, parser: ArgumentParser) -> None:
+    def create_parser(self, *args: Any, **kwargs: Any) -> CommandParser:
+        parser = super().create_parser(*args, **kwargs)
         parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+        return parser
 
     def execute(self, *args: Any, **options: Any) -> Any:
         self.as_json = options["json"]

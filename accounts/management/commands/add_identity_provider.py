@@ -28,7 +28,6 @@ class Command(terminal.Command):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument("name", help="its name in `provider=`, such as google")
         terminal.add_pool_arguments(parser)
         parser.add_argument("--client-id", required=True, help="of the client that you registered at the provider")

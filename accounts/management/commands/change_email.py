@@ -20,7 +20,6 @@ class Command(terminal.Command):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument("account", metavar="ACCOUNT", help="id (usr_…) or email of the platform account")
         parser.add_argument("email", metavar="EMAIL", help="the new email")
 

@@ -11,7 +11,6 @@ class Command(terminal.Command):
     help = "Create a platform account, which can own projects. Asks for the password unless an option gives it."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument("email", help="email to sign in with")
         parser.add_argument("--name", default="", help="display name")
         parser.add_argument("--staff", action="store_true", help="make it a superuser of the console (/admin)")

@@ -22,7 +22,6 @@ class Command(terminal.Command):
     help = "Create a user who signs in to one environment. Asks for the password unless an option gives it."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument("environment", metavar="ENVIRONMENT", help=terminal.ENVIRONMENT)
         parser.add_argument("email", help="email to sign in with")
         parser.add_argument("--name", help="display name")

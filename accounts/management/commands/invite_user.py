@@ -11,7 +11,6 @@ class Command(terminal.Command):
     help = "Invite a person by email. The link lets them choose a password and creates their account."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument("email", help="recipient of the invitation")
         terminal.add_pool_arguments(parser)
         parser.add_argument("--name", help="display name")

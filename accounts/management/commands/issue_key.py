@@ -24,7 +24,6 @@ class Command(terminal.Command):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument("name", help="what the key is for, shown in lists")
         owner = parser.add_mutually_exclusive_group(required=True)
         owner.add_argument("--environment", metavar="ENV", help=terminal.ENVIRONMENT)

@@ -10,7 +10,6 @@ class Command(terminal.Command):
     help = "List the identity providers of an environment or of platform accounts, and the redirect URIs."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        super().add_arguments(parser)
         terminal.add_pool_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -12,7 +12,6 @@ class Command(terminal.Command):
     help = "Remove an identity provider. Its users stay, but can no longer sign in with it."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument("name", help="its name or its id, idp_…")
         terminal.add_pool_arguments(parser)
 

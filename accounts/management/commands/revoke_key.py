@@ -15,7 +15,6 @@ class Command(terminal.Command):
     help = "Revoke a server key or a publishable one. It is refused from the next request on, in every process."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument(
             "key", help="id of the key (key_…), or the secret itself (sk_… or pk_…), such as a leaked one"
         )

@@ -15,7 +15,6 @@ class Command(terminal.Command):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument(
             "--immediately",
             action="store_true",

@@ -12,7 +12,6 @@ class Command(terminal.Command):
     help = "Set a user's password and end all of their sessions. Asks for it unless an option gives it."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument("user", help="id (usr_…) of any user, or the email of a platform account")
         terminal.add_password_arguments(parser, optional=False)
 

@@ -11,7 +11,6 @@ class Command(terminal.Command):
     help = "Replace the redirect URIs of an environment, or of applications that sign in platform accounts."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        super().add_arguments(parser)
         terminal.add_pool_arguments(parser)
         parser.add_argument("--uris", nargs="*", metavar="URI", required=True, help="all of them; none clears the list")
 

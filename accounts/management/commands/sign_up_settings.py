@@ -15,7 +15,6 @@ class Command(terminal.Command):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        super().add_arguments(parser)
         terminal.add_pool_arguments(parser)
         parser.add_argument("--sign-up", choices=SignUpMode.values, help="who may sign up")
         parser.add_argument("--app-name", help="name of the application in emails")

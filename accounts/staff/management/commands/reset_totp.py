@@ -12,7 +12,6 @@ class Command(terminal.Command):
     help = "Remove the second factor of an account, which then only needs its password for the console."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument("email", help="email of the account")
 
     def handle(self, *args: Any, **options: Any) -> None:

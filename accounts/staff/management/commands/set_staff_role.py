@@ -11,7 +11,6 @@ class Command(terminal.Command):
     help = "Make a platform account support, operator or superuser in the console, or remove its role (none)."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        super().add_arguments(parser)
         parser.add_argument("email", help="email of the account")
         parser.add_argument("role", choices=[*StaffRole.values, "none"], help="none removes the role")
 
