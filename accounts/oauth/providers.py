@@ -3,7 +3,7 @@ fixed: a changed provider could take over its users' accounts. The issuer can ch
 requests: `accounts.oauth.discovery` checks an issuer before."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, Final
 
 from django.db import transaction
 from django.db.models import QuerySet
@@ -103,31 +103,16 @@ def draft(
     return provider, problems
 
 
-class ProviderChanges(TypedDict, total=False):
-    display_name: str
-    client_id: str
-    client_secret: str | None
-    team_id: str | None
-    key_id: str | None
-    private_key: str | None
-    response_mode: str
-    issuer: str
-    scopes: Sequence[str]
-    trusts_email: bool
-    sign_up: bool
-    enabled: bool
-
-
 def change(
     provider: IdentityProvider,
     *,
     actor: Caller | Actor,
     issuer_errors: Sequence[FieldError] = (),
-    **values: Unpack[ProviderChanges],
+    **values: Any,
 ) -> IdentityProvider:
-    """Change the given values. A client secret replaces a signing key and vice versa; another issuer clears both,
-    unless new ones are given. Raises ValidationFailed, NotFound, and Conflict for another issuer while users are
-    linked."""
+    """Change the given values, those of `serializers.ProviderChanges`. A client secret replaces a signing key and vice
+    versa; another issuer clears both, unless new ones are given. Raises ValidationFailed, NotFound, and Conflict for
+    another issuer while users are linked."""
     if wrong := problems_of_change(provider, issuer_errors=issuer_errors, **values):
         raise ValidationFailed(fields=wrong)
     with transaction.atomic():
@@ -145,12 +130,11 @@ def change(
 
 
 def problems_of_change(
-    provider: IdentityProvider, *, issuer_errors: Sequence[FieldError] = (), **values: Unpack[ProviderChanges]
+    provider: IdentityProvider, *, issuer_errors: Sequence[FieldError] = (), **values: Any
 ) -> list[FieldError]:
     """The errors of `change`, but for Conflict and NotFound."""
-    given: Mapping[str, Any] = values
-    secret, key = given.get("client_secret"), [given.get(name) for name in client_secrets.SIGNING_KEY]
-    client_id, scopes = given.get("client_id", provider.client_id), given.get("scopes", ())
+    secret, key = values.get("client_secret"), [values.get(name) for name in client_secrets.SIGNING_KEY]
+    client_id, scopes = values.get("client_id", provider.client_id), values.get("scopes", ())
     wrong = checks.problems_of_names(provider.name, scopes, client_id, secret)
     if "issuer" in values:
         wrong += checks.problems_of_issuer(provider, values["issuer"]) or issuer_errors
@@ -169,7 +153,7 @@ def _locked(provider: IdentityProvider) -> IdentityProvider:
     return locked
 
 
-def _issuers(provider: IdentityProvider, values: ProviderChanges) -> dict[str, str | None]:
+def _issuers(provider: IdentityProvider, values: Mapping[str, Any]) -> dict[str, str | None]:
     issuer = values.get("issuer", provider.issuer)
     if issuer == provider.issuer:
         return {}
@@ -178,7 +162,7 @@ def _issuers(provider: IdentityProvider, values: ProviderChanges) -> dict[str, s
     return {"issuer": issuer, "previous_issuer": provider.issuer}
 
 
-def _replace_credentials(provider: IdentityProvider, values: ProviderChanges) -> list[str]:
+def _replace_credentials(provider: IdentityProvider, values: Mapping[str, Any]) -> list[str]:
     had_key = provider.sealed_private_key is not None
     for name in _CREDENTIALS:
         setattr(provider, name, values.get(name))
