@@ -209,24 +209,20 @@ class OwnAccountViewSet(ApiViewSet):
     def _oneself(self) -> User:
         return own_account.user_to_change(person(self.caller))
 
-    def _count(self, user: User, kind: Kind, email: str) -> None:
-        rate_limits.count_email_request(
-            self.http_request, kind=kind, pool_id=user.environment_id, email=email, plan=self._plan_of(user)
-        )
-
-    def _count_for_pool(self, user: User) -> None:
-        rate_limits.count_pool_email(self.http_request, pool_id=user.environment_id, plan=self._plan_of(user))
-
-    def _plan_of(self, user: User) -> str:
-        return self.caller.plan if user.environment_id else pool_settings.PLATFORM_PLAN
+    def _count(self, user: User, kind: Kind, email: str) -> Callable[[], None]:
+        """Counts a request for an email; the result counts the email itself."""
+        request, pool_id = self.http_request, user.environment_id
+        plan = self.caller.plan if pool_id else pool_settings.PLATFORM_PLAN
+        rate_limits.count_email_request(request, kind=kind, pool_id=pool_id, email=email, plan=plan)
+        return partial(rate_limits.count_pool_email, request, pool_id=pool_id, plan=plan)
 
     @idempotent()
     @extend_schema(operation_id="requestEmailVerification", request=None, responses={202: serializers.Accepted})
     def request_verification(self, request: Any) -> HttpResponse:
         """Request a link that verifies the own email. Nothing is sent if it is verified."""
         user = self._oneself()
-        self._count(user, Kind.VERIFY_EMAIL, user.email)
-        own_account.request_verification(user, check_limit=lambda: self._count_for_pool(user))
+        check_limit = self._count(user, Kind.VERIFY_EMAIL, user.email)
+        own_account.request_verification(user, check_limit=check_limit)
         return accepted(Kind.VERIFY_EMAIL)
 
     @idempotent()
@@ -240,8 +236,8 @@ class OwnAccountViewSet(ApiViewSet):
         user = self._oneself()
         values = self.read(serializers.EmailChangeInput)
         rate_limits.count_token_request(self.http_request, pool_id=user.environment_id, email=user.email)
-        self._count(user, Kind.CHANGE_EMAIL, values["email"])
-        own_account.request_email_change(user, **values, check_limit=lambda: self._count_for_pool(user))
+        check_limit = self._count(user, Kind.CHANGE_EMAIL, values["email"])
+        own_account.request_email_change(user, **values, check_limit=check_limit)
         return accepted(Kind.CHANGE_EMAIL)
 
     @idempotent()
