@@ -114,18 +114,15 @@ def disable(user: User, *, actor: Actor) -> bool:
         return True
 
 
-def otpauth_url(device: TotpDevice) -> str:
-    name = quote(f"{ISSUER}:{device.user.email}")
-    query = {"secret": secret_text(device), "issuer": ISSUER, "algorithm": "SHA1", "digits": 6, "period": STEP_SECONDS}
-    return f"otpauth://totp/{name}?{urlencode(query, quote_via=quote)}"
-
-
 def secret_text(device: TotpDevice) -> str:
     return base64.b32encode(device.key).decode()
 
 
 def qr_code(device: TotpDevice) -> str:
-    drawn: str = segno.make(otpauth_url(device), error="m").svg_inline(scale=5, border=2, title="QR code")
+    name = quote(f"{ISSUER}:{device.user.email}")
+    query = {"secret": secret_text(device), "issuer": ISSUER, "algorithm": "SHA1", "digits": 6, "period": STEP_SECONDS}
+    url = f"otpauth://totp/{name}?{urlencode(query, quote_via=quote)}"
+    drawn: str = segno.make(url, error="m").svg_inline(scale=5, border=2, title="QR code")
     return drawn
 
 
