@@ -96,10 +96,11 @@ class EnvironmentName(Serializer):
     name = fields.CharField()
 
 
-class CreatedProject(Serializer):
-    id = fields.CharField()
-    name = fields.CharField()
+class _ProjectName(EnvironmentName):
     region = fields.ChoiceField(choices=Region.values)
+
+
+class CreatedProject(_ProjectName):
     environments = EnvironmentName(many=True, source="listed_environments")
 
 
@@ -109,10 +110,7 @@ class ProjectDetail(CreatedProject):
     suspension_reason = fields.CharField(allow_null=True, help_text="The reason that they gave.")
 
 
-class ListedProject(Serializer):
-    id = fields.CharField()
-    name = fields.CharField()
-    region = fields.ChoiceField(choices=Region.values)
+class ListedProject(_ProjectName):
     created_at = fields.DateTimeField()
 
 

@@ -24,7 +24,7 @@ def project_for(
     if found is None:
         raise NoSuchProject
     role: ProjectRole = getattr(found, "caller_role", "viewer")
-    if not roles.is_at_least(role, needed):
+    if roles.RANK[role] < roles.RANK[needed]:
         raise RoleNeeded(needed)
     if found.suspended_at is not None and needed != "viewer" and not though_suspended:
         raise ProjectSuspended

@@ -26,11 +26,7 @@ APP_USER: Final = frozenset(
 )
 """An app user's scopes; rules of tables and functions narrow them."""
 
-_RANK: Final[dict[ProjectRole, int]] = {"viewer": 0, "developer": 1, "owner": 2}
-
-
-def is_at_least(role: ProjectRole, needed: ProjectRole) -> bool:
-    return _RANK[role] >= _RANK[needed]
+RANK: Final[dict[ProjectRole, int]] = {"viewer": 0, "developer": 1, "owner": 2}
 
 
 def of_key(scopes: frozenset[str], *, bound_to_environment: bool) -> frozenset[str]:

@@ -45,7 +45,13 @@ def suspended_in(cluster: str) -> list[str]:
         found = _in_thread(_ids(Environment.objects.suspended(), cluster))
         redis_client.current().put({_name(cluster): ",".join(found).encode()}, STALE_SECONDS)
     except OperationalError:
-        found = known.environment_ids if known is not None else _answers_from_others(cluster)
+        if known is not None:
+            found = known.environment_ids
+        else:  # what another process was answered
+            trip = redis_client.round_trip()
+            reply = trip.get(_name(cluster))
+            trip.run()
+            found = reply.value.decode().split(",") if reply.value else []
         now = time.monotonic()  # the wait may have taken FRESH_SECONDS: otherwise each call would wait again
     _known[cluster] = _Known(found, now)
     return found
@@ -53,13 +59,6 @@ def suspended_in(cluster: str) -> list[str]:
 
 def _name(cluster: str) -> str:
     return f"suspended:{cluster}"
-
-
-def _answers_from_others(cluster: str) -> list[str]:
-    trip = redis_client.round_trip()
-    reply = trip.get(_name(cluster))
-    trip.run()
-    return reply.value.decode().split(",") if reply.value else []
 
 
 def evict(cluster: str) -> None:
