@@ -117,7 +117,11 @@ def change(
         raise ValidationFailed(fields=wrong)
     with transaction.atomic():
         locked = _locked(provider)
-        issuers = _issuers(locked, values)
+        issuers: dict[str, str | None] = {}
+        if values.get("issuer", locked.issuer) != locked.issuer:
+            if locked.identities.exists():
+                raise Conflict("Users are linked by this issuer. Remove the provider and add another one.")
+            issuers = {"issuer": values["issuer"], "previous_issuer": locked.issuer}
         columns = {name: value for name, value in values.items() if name not in _CREDENTIALS}
         changed = changes.apply(locked, columns)
         if issuers or values.get("client_secret") is not None or values.get("private_key") is not None:
@@ -151,15 +155,6 @@ def _locked(provider: IdentityProvider) -> IdentityProvider:
     if locked is None:
         raise NotFound
     return locked
-
-
-def _issuers(provider: IdentityProvider, values: Mapping[str, Any]) -> dict[str, str | None]:
-    issuer = values.get("issuer", provider.issuer)
-    if issuer == provider.issuer:
-        return {}
-    if provider.identities.exists():
-        raise Conflict("Users are linked by this issuer. Remove the provider and add another one.")
-    return {"issuer": issuer, "previous_issuer": provider.issuer}
 
 
 def _replace_credentials(provider: IdentityProvider, values: Mapping[str, Any]) -> list[str]:

@@ -65,17 +65,6 @@ def profile_of_code(calls: Calls, known: Metadata, code: str, flow: Flow) -> Pro
 
 
 def _profile_of_id_token(calls: Calls, known: Metadata, token: dict[str, Any], nonce: str) -> Profile:
-    claims = id_token_claims(calls, known, token, nonce=nonce)
-    if claims.get("email") is None and known.userinfo_endpoint is not None:
-        more = calls.get_object(known.userinfo_endpoint, access_token=str(token["access_token"]))
-        if more.get("sub") != claims["sub"]:
-            raise ProviderAnswerInvalid("userinfo of another person")  # OpenID Connect Core 5.3.2
-        claims = more | {"sub": claims["sub"]}
-    return _checked_profile(claims["sub"], claims.get("email"), claims.get("email_verified"), claims.get("name"))
-
-
-def id_token_claims(calls: Calls, known: Metadata, token: dict[str, Any], *, nonce: str) -> dict[str, Any]:
-    """The verified claims of the ID token. Raises ProviderAnswerInvalid, JoseError, ValueError."""
     text = token.get("id_token")
     if not isinstance(text, str):
         raise ProviderAnswerInvalid("no ID token")
@@ -94,7 +83,12 @@ def id_token_claims(calls: Calls, known: Metadata, token: dict[str, Any], *, non
         {"nonce": nonce, "client_id": calls.provider.client_id, "access_token": token["access_token"]},
     )
     claims.validate(leeway=LEEWAY)
-    return dict(claims)
+    person: dict[str, Any] = claims
+    if claims.get("email") is None and known.userinfo_endpoint is not None:
+        person = calls.get_object(known.userinfo_endpoint, access_token=str(token["access_token"]))
+        if person.get("sub") != claims["sub"]:
+            raise ProviderAnswerInvalid("userinfo of another person")  # OpenID Connect Core 5.3.2
+    return _checked_profile(claims["sub"], person.get("email"), person.get("email_verified"), person.get("name"))
 
 
 def _profile_of_userinfo(calls: Calls, known: Metadata, access_token: str) -> Profile:
