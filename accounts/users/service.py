@@ -138,7 +138,10 @@ def change_user(
         if password_hash is not None:
             locked.password = password_hash
             changed.append("password")
-        changed += _set_disabled(locked, values.get("is_disabled"))
+        is_disabled = values.get("is_disabled")
+        if is_disabled is not None and is_disabled != (locked.disabled_at is not None):
+            locked.disabled_at = Now() if is_disabled else None  # the database's clock
+            changed.append("disabled_at")
         if not changed:
             return locked
         _save_with_free_email(locked, changed)
@@ -168,10 +171,8 @@ def lock_user(user_id: str, known_password_hash: str | None = None) -> User:
     return locked
 
 
-# Each of these sets the given value if it differs, and returns the names of the changed columns.
-
-
 def _set_verified(user: User, is_verified: bool | None, email_before: str) -> list[str]:
+    """Set the value if it differs. Returns the names of the changed columns."""
     if is_verified is None:
         if emails.normalize(user.email) == emails.normalize(email_before):
             return []
@@ -182,13 +183,6 @@ def _set_verified(user: User, is_verified: bool | None, email_before: str) -> li
         return []
     user.email_verified_at = Now() if is_verified else None  # the database's clock
     return ["email_verified_at"]
-
-
-def _set_disabled(user: User, is_disabled: bool | None) -> list[str]:
-    if is_disabled is None or is_disabled == (user.disabled_at is not None):
-        return []
-    user.disabled_at = Now() if is_disabled else None  # the database's clock
-    return ["disabled_at"]
 
 
 def _update_sessions(user: User, changed: list[str], kept_session_id: str | None) -> None:
