@@ -107,12 +107,19 @@ class SettingsChanges(TypedDict, total=False):
 
 def check(found: PoolSettings, **values: Unpack[SettingsChanges]) -> None:
     """Whether `found` can change to the values. Raises ValidationFailed naming the field."""
-    if (name := values.get("app_name", found.app_name)) != found.app_name:
-        _check_name(name)  # unchanged, it may be older than this rule
+    # It is in the subject and text of emails that the platform sends. Unchanged, it may be older than this rule.
+    name = values.get("app_name", found.app_name)
+    if name != found.app_name and (len(name) > 64 or not name.isprintable() or _has_url(name)):
+        raise ValidationFailed.of("app_name", "invalid", "At most 64 printable characters, on one line, without a URL.")
     if app_url := values.get("app_url"):
         _check_url(app_url, "app_url")
     for kind, url in values.get("link_urls", {}).items():
-        _check_link(kind, url)
+        field = f"link_urls.{kind}"
+        if kind not in LINKS:
+            raise ValidationFailed.of(field, "unknown_field", f"A link is one of {', '.join(LINKS)}.")
+        if url.count(TOKEN) != 1 or TOKEN in url.partition("//")[2].partition("/")[0]:
+            raise ValidationFailed.of(field, "no_token", "Must contain {token} once, after the host.")
+        _check_url(url.replace(TOKEN, "token"), field)
     if "sign_up" in values and values["sign_up"] not in SignUpMode.values:
         raise ValidationFailed.of("sign_up", "not_among", f"Must be one of {', '.join(SignUpMode.values)}.")
 
@@ -136,24 +143,9 @@ def hold(pool_id: str | None) -> None:
     environment_directory.lock_settings(pool_id, "settings")
 
 
-def _check_name(name: str) -> None:
-    # It is in the subject and text of emails that the platform sends.
-    if len(name) > 64 or not name.isprintable() or _has_url(name):
-        raise ValidationFailed.of("app_name", "invalid", "At most 64 printable characters, on one line, without a URL.")
-
-
 def _has_url(name: str) -> bool:
     """Mail programs make links of URLs, which recipients take for the platform's."""
     return "://" in name or "www." in name.lower()
-
-
-def _check_link(kind: str, url: str) -> None:
-    field = f"link_urls.{kind}"
-    if kind not in LINKS:
-        raise ValidationFailed.of(field, "unknown_field", f"A link is one of {', '.join(LINKS)}.")
-    if url.count(TOKEN) != 1 or TOKEN in url.partition("//")[2].partition("/")[0]:
-        raise ValidationFailed.of(field, "no_token", "Must contain {token} once, after the host.")
-    _check_url(url.replace(TOKEN, "token"), field)
 
 
 def _check_url(url: str, field: str) -> None:
