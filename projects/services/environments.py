@@ -142,39 +142,31 @@ def reset_branch(environment_id: str, *, data: branching.Data, actor: Caller | A
     """Replace the tables, functions and webhooks of a preview branch by copies of its parent's, and with `data="full"`
     its rows. With many rows, a worker copies them and the branch is `creating`. Raises NoSuchEnvironment, NotABranch,
     Conflict (not ready), ApplyInProgress, TablesInUse, and DatabaseError."""
+    status = Environment.Status
     with transaction.atomic():
-        branch, parent = _branch_and_parent(environment_id)
+        branch = locks.lock_environment(environment_id)
+        if not branch.is_branch:
+            raise NotABranch
+        parent, ready = branch.parent, (status.READY, status.MIGRATING)
+        if branch.status not in ready or parent is None or parent.status not in ready:
+            raise Conflict("The branch or its parent is deleted or not ready.")
+        for each in (branch, parent):
+            applying.require_settled(each.pk)
         target, source = ref_of(branch.project, branch), ref_of(branch.project, parent)
         at_once = data == "none" or branching.is_small(source)
         if not at_once:
-            _leave_to_worker(branch, parent, actor, data)
+            environment_cache.evict_environment(branch)
+            branch.status, branch.status_reason = status.CREATING, None
+            branch.filled_from = Environment.Filling.RESET
+            branch.save(update_fields=["status", "status_reason", "filled_from"])
+            Environment.objects.filter(pk=branch.pk).update(applying_since=Now())
+            detail = {"environment_id": branch.pk, "source": parent.pk, "data": data}
+            audit.record("environment.reset", branch, actor=actor, **detail)
     if at_once:
         branching.reset(source, target, data, actor=actor)
     else:
         dispatch.send("projects.tasks.fill_branch", branch.pk)
     return branch
-
-
-def _branch_and_parent(environment_id: str) -> tuple[Environment, Environment]:
-    branch = locks.lock_environment(environment_id)
-    if not branch.is_branch:
-        raise NotABranch
-    status, parent = Environment.Status, branch.parent
-    ready = (status.READY, status.MIGRATING)
-    if branch.status not in ready or parent is None or parent.status not in ready:
-        raise Conflict("The branch or its parent is deleted or not ready.")
-    for each in (branch, parent):
-        applying.require_settled(each.pk)
-    return branch, parent
-
-
-def _leave_to_worker(branch: Environment, parent: Environment, actor: Caller | Actor, data: branching.Data) -> None:
-    environment_cache.evict_environment(branch)
-    branch.status, branch.status_reason = Environment.Status.CREATING, None
-    branch.filled_from = Environment.Filling.RESET
-    branch.save(update_fields=["status", "status_reason", "filled_from"])
-    Environment.objects.filter(pk=branch.pk).update(applying_since=Now())
-    audit.record("environment.reset", branch, actor=actor, environment_id=branch.pk, source=parent.pk, data=data)
 
 
 def is_ready(environment_id: str) -> bool:
