@@ -44,9 +44,7 @@ def change_member(project_id: str, user_id: str, *, role: ProjectRole | None, ac
     with transaction.atomic():
         member = _member(project_id, user_id)
         if role is not None and role != member.role:
-            _keep_an_owner(member)
-            environment_cache.evict_members(project_id, [user_id])
-            _end_invitations(member)
+            _end_role(member)
             member.role = role
             member.save(update_fields=["role"])
             audit.record("member.changed", user_id, actor=actor, project_id=project_id, role=role)
@@ -57,9 +55,7 @@ def remove_member(project_id: str, user_id: str, *, actor: Caller | Actor) -> No
     """Keys that the member made stay. Raises NotFound, LastOwner."""
     with transaction.atomic():
         member = _member(project_id, user_id)
-        _keep_an_owner(member)
-        environment_cache.evict_members(project_id, [user_id])
-        _end_invitations(member)
+        _end_role(member)
         member.delete()
         audit.record("member.removed", user_id, actor=actor, project_id=project_id)
 
@@ -73,12 +69,11 @@ def _member(project_id: str, user_id: str) -> Member:
     return member
 
 
-def _end_invitations(member: Member) -> None:
+def _end_role(member: Member) -> None:
+    """Evicts the member, and ends the open invitations of an owner. Raises LastOwner."""
     if member.role == Member.Role.OWNER:
+        others = Member.objects.filter(project_id=member.project_id, role=Member.Role.OWNER).exclude(pk=member.pk)
+        if not others.exists():
+            raise LastOwner
         invitations.of_inviter(member.user_id).filter(project_id=member.project_id).delete()
-
-
-def _keep_an_owner(member: Member) -> None:
-    others = Member.objects.filter(project_id=member.project_id, role=Member.Role.OWNER).exclude(pk=member.pk)
-    if member.role == Member.Role.OWNER and not others.exists():
-        raise LastOwner
+    environment_cache.evict_members(member.project_id, [member.user_id])
