@@ -5,7 +5,6 @@ import logging
 import re
 import threading
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -70,7 +69,10 @@ class Writer(threading.Thread):
         except (OperationalError, InterfaceError) as error:
             self._log_failure(error)
         except Exception:
-            self._omit(self._batch)
+            minute = datetime.now(UTC).replace(second=0, microsecond=0)
+            for entry in self._batch:
+                if entry.environment is not None:
+                    self._count_omitted(entry.environment.environment_id, minute, 1)
             self._batch = []
             logger.exception("entries of the request log were lost", extra={"database": self._using})
 
@@ -89,17 +91,17 @@ class Writer(threading.Thread):
 
     def _write_batch(self) -> None:
         try:
-            self._write(self._batch)
+            self._write()
         except IntegrityError:  # no partition for these days
             partitions.create(self._using)
-            self._write(self._batch)
+            self._write()
         self._batch = []
         self._omitted.clear()
 
-    def _write(self, batch: Sequence[Entry]) -> None:
+    def _write(self) -> None:
         connection = connections[self._using]
         with transaction.atomic(using=self._using), connection.cursor() as cursor:
-            known = names.without_unknown(self._using, batch)
+            known = names.without_unknown(self._using, self._batch)
             if known:
                 with connection.wrap_database_errors, cursor.copy(_COPY) as copy:
                     copy.write("".join([line_of(entry) for entry in known]))
@@ -107,12 +109,6 @@ class Writer(threading.Thread):
                 keys, counts = [*self._omitted], [*self._omitted.values()]
                 environment_ids, minutes = zip(*keys, strict=True)
                 cursor.execute(_ADD_OMITTED, [[*environment_ids], [*minutes], counts])
-
-    def _omit(self, batch: Sequence[Entry]) -> None:
-        minute = datetime.now(UTC).replace(second=0, microsecond=0)
-        for entry in batch:
-            if entry.environment is not None:
-                self._count_omitted(entry.environment.environment_id, minute, 1)
 
     def _count_omitted(self, environment_id: str, minute: datetime, requests: int) -> None:
         if len(self._omitted) < MAX_TALLIES or (environment_id, minute) in self._omitted:
