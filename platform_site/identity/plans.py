@@ -12,7 +12,6 @@ def _limits(free: int, pro: int, team: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class PlanLimits:
-    name: str
     requests_per_minute: int = _limits(600, 6_000, 30_000)
     """Per account, app user or server key."""
     visitor_requests_per_minute: int = _limits(300, 1_200, 3_000)
@@ -55,10 +54,7 @@ class PlanLimits:
 
 
 PLANS: Final[Mapping[str, PlanLimits]] = MappingProxyType(
-    {
-        plan: PlanLimits(plan, *(limit.metadata[plan] for limit in fields(PlanLimits) if limit.name != "name"))
-        for plan in ("free", "pro", "team")
-    }
+    {plan: PlanLimits(*(limit.metadata[plan] for limit in fields(PlanLimits))) for plan in ("free", "pro", "team")}
 )
 
 

@@ -66,7 +66,9 @@ class ProjectViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     def create(self, request: HttpRequest) -> HttpResponseBase:
         """Make a project with its development and production environments and their databases."""
         values = self.read(serializers.NewProject)
-        project = services.create_project(account_id=_account_of(self.caller), actor=self.caller, **values)
+        if self.caller.account_id is None:
+            raise Forbidden  # the scopes of users and environment keys never admit them here
+        project = services.create_project(account_id=self.caller.account_id, actor=self.caller, **values)
         return created(f"/v1/projects/{project.pk}", serializers.CreatedProject(project).data)
 
     @idempotent()
@@ -83,12 +85,6 @@ class ProjectViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
         project_for(self.caller, project_id, "owner", though_suspended=True)
         services.delete_project(project_id, actor=self.caller)
         return no_content()
-
-
-def _account_of(caller: Caller) -> str:
-    if caller.account_id is None:
-        raise Forbidden  # the scopes of users and environment keys never admit them here
-    return caller.account_id
 
 
 @extend_schema_view(retrieve=extend_schema(description="One environment with its settings."))

@@ -1,7 +1,7 @@
 """The limits of the caller's plan and their usage, for `GET /v1/limits`. Each app registers counters for its limits."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any, Final
 
 from accounts.models import ServerKey
@@ -31,10 +31,7 @@ def set_usage_counters(limits: tuple[str, ...], counters: UsageCounters) -> None
 def of(caller: Caller) -> dict[str, dict[str, Any]]:
     """`{limit: {"limit": n, "used": m}}`; `used` if known and visible to the caller. App users and anonymous callers
     only see the limits that apply to them."""
-    allowed = plan_limits(caller.plan)
-    shown = {
-        field.name: {"limit": getattr(allowed, field.name)} for field in fields(PlanLimits) if field.name != "name"
-    }
+    shown = {name: {"limit": limit} for name, limit in asdict(plan_limits(caller.plan)).items()}
     if caller.kind in ("user", "anonymous"):
         rate = "requests_per_minute" if caller.kind == "user" else "visitor_requests_per_minute"
         return {name: shown[name] for name in (rate, "function_timeout_ms", "run_output_bytes")}
