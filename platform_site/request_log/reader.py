@@ -1,5 +1,4 @@
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -43,18 +42,10 @@ SELECT coalesce(sum(requests), 0)::bigint FROM request_log_omitted
 """
 
 
-@dataclass(frozen=True, slots=True)
-class LogPage:
-    """`omitted`: requests of the period without an entry."""
-
-    entries: list[dict[str, Any]]
-    next_cursor: str | None
-    omitted: int
-
-
-def page(environment: EnvironmentRef, wanted: Mapping[str, Any], limit: int, cursor: str | None) -> LogPage:
-    """`wanted` has conditions of _TESTED, `request_id`, `since` (inclusive) and `until` (exclusive). Up to five indexed
-    statements. Raises ValidationFailed on `cursor`."""
+def page(environment: EnvironmentRef, wanted: Mapping[str, Any], limit: int, cursor: str | None) -> dict[str, Any]:
+    """The entries (`data`), `next_cursor`, and how many requests of the period have no entry (`omitted`). `wanted` has
+    conditions of _TESTED, `request_id`, `since` (inclusive) and `until` (exclusive). Up to five indexed statements.
+    Raises ValidationFailed on `cursor`."""
     bound = [environment.environment_id, *(f"{name}={_text(value)}" for name, value in sorted(wanted.items()))]
     oldest = datetime.now(UTC) - timedelta(days=plan_limits(environment.plan).request_log_days)
     values = {
@@ -79,7 +70,7 @@ def page(environment: EnvironmentRef, wanted: Mapping[str, Any], limit: int, cur
             last = next(iter(statements.dicts(using, last_scanned.as_string(None), values)), None)
         omitted: int = statements.value(using, _OMITTED, values)
     next_cursor = cursors.encode(_KIND, bound, [last["at"], last["id"]]) if last else None
-    return LogPage(entries[:limit], next_cursor, omitted)
+    return {"data": entries[:limit], "next_cursor": next_cursor, "omitted": omitted}
 
 
 def _scan(values: Mapping[str, Any]) -> sql.Composed:

@@ -52,7 +52,7 @@ class LogEntryDetail(Serializer):
 
 
 class LogEntryPage(Serializer):
-    data = LogEntryDetail(many=True, source="entries")  # type: ignore[assignment]  # a field with the name of a serializer's property
+    data = LogEntryDetail(many=True)  # type: ignore[assignment]  # a field with the name of a serializer's property
     next_cursor = fields.CharField(allow_null=True, help_text="Pass it as `cursor`; null at the end.")
     omitted = fields.IntegerField(help_text="Requests of the period that have no entry.")
 

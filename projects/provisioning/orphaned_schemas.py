@@ -1,8 +1,7 @@
 """Schemas whose environments the control database no longer knows, as after a restore to an earlier time. Only
 operators drop them (console, `manage.py cleanup --drop`): a later restore could make their data reachable again."""
 
-from dataclasses import dataclass
-from datetime import datetime
+from typing import Any
 
 from accounts import audit
 from accounts.audit import Actor
@@ -14,22 +13,13 @@ class NotOrphaned(Exception):
     """The region has no such schema, or the control database knows the environment."""
 
 
-@dataclass(frozen=True, slots=True)
-class OrphanedSchema:
-    environment_id: str
-    made_at: datetime
-    tables: int
-    size: int
-    """Bytes of its tables without indexes."""
-
-
-def describe(environment_id: str, cluster: str) -> OrphanedSchema:
-    return OrphanedSchema(
-        environment_id,
-        ids.created_at(environment_id),
-        schemas.count_tables(environment_id, cluster),
-        schemas.size_of(environment_id, cluster),
-    )
+def describe(environment_id: str, cluster: str) -> dict[str, Any]:
+    return {
+        "environment_id": environment_id,
+        "made_at": ids.created_at(environment_id),
+        "tables": schemas.count_tables(environment_id, cluster),
+        "size": schemas.size_of(environment_id, cluster),  # without indexes
+    }
 
 
 def drop(environment_id: str, cluster: str, *, actor: Actor) -> None:
@@ -38,13 +28,12 @@ def drop(environment_id: str, cluster: str, *, actor: Actor) -> None:
     with schemas.alone(environment_id, cluster):
         if not schemas.is_orphaned(environment_id, cluster):
             raise NotOrphaned
-        found = describe(environment_id, cluster)
         audit.record(
             "environment.schema_dropped",
             environment_id,
             actor=actor,
             environment_id=environment_id,
             region=cluster,
-            tables=found.tables,
+            tables=schemas.count_tables(environment_id, cluster),
         )
         schemas.drop_orphan(environment_id, cluster)

@@ -74,7 +74,7 @@ def search(environment: Any, entries: int) -> None:
             began = time.perf_counter()
             page = reader.page(environment, {"request_id": request_id}, 20, None)
             took.append((time.perf_counter() - began) * 1000)
-            assert len(page.entries) == count, request_id
+            assert len(page["data"]) == count, request_id
         took_sorted = sorted(took)
         print(
             f"search by request id, {what:24}first {took[0]:6.1f} ms, p50 {median(took):6.1f} ms,"

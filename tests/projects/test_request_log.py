@@ -401,7 +401,7 @@ def test_a_plan_reads_no_further_back_than_it_keeps(production: Environment, log
     assert [each.keep_days for each in log.written()] == [7, 7]
     for plan, expected in (("free", ["new"]), ("pro", ["new", "old"])):
         page = reader.page(replace(environment, plan=plan), {"since": now - timedelta(days=3)}, 20, None)
-        assert [each["request_id"] for each in page.entries] == expected
+        assert [each["request_id"] for each in page["data"]] == expected
 
 
 def test_a_search_by_request_id_uses_an_index(production: Environment, log: Log) -> None:
@@ -431,7 +431,7 @@ def test_a_search_by_request_id_uses_an_index(production: Environment, log: Log)
             reader.page(environment, {"status": 404}, 20, None)
             reader.page(environment, {}, 20, None)
             reader.of_requests(REGION, ["req_77777"], 50)
-    assert [each["request_id"] for each in found.entries] == ["req_77777"]
+    assert [each["request_id"] for each in found["data"]] == ["req_77777"]
     assert len(plans) == 4
     for statement, plan in plans:
         assert "Seq Scan" not in plan, (statement, plan)
