@@ -51,7 +51,7 @@ def _find_or_create_user(provider: IdentityProvider, profile: Profile) -> User:
     user = User.objects.with_email(provider.environment_id, profile.email).select_for_update().first()
     if user is None:
         user = _create_user(provider, profile, profile.email)
-        _add_identity(user, provider, profile, actor=Actor.of(user))
+        _add_identity(user, provider, profile, actor=Actor.of(user), is_user_new=True)
     elif user.disabled_at is not None:
         raise AccessDenied(Denial.USER_DISABLED)
     elif user.email_verified_at is None:
@@ -59,7 +59,7 @@ def _find_or_create_user(provider: IdentityProvider, profile: Profile) -> User:
     elif user.is_staff:  # an identity provider must not be a way to become staff
         raise AccessDenied(Denial.LINK_REQUIRED)
     else:
-        _add_and_notify(user, provider, profile, actor=Actor.of(user))
+        _add_identity(user, provider, profile, actor=Actor.of(user))
     return user
 
 
@@ -84,22 +84,17 @@ def _find_identity(provider: IdentityProvider, profile: Profile) -> Identity | N
     return known
 
 
-def _add_and_notify(
-    user: User, provider: IdentityProvider, person: Profile | Proof, *, actor: Caller | Actor
-) -> Identity:
-    identity = _add_identity(user, provider, person, actor=actor)
-    email_outbox.notify(user, Kind.IDENTITY_LINKED, subject=identity.pk, provider=provider.display_name)
-    return identity
-
-
 def _add_identity(
-    user: User, provider: IdentityProvider, person: Profile | Proof, *, actor: Caller | Actor
+    user: User, provider: IdentityProvider, person: Profile | Proof, *, actor: Caller | Actor, is_user_new: bool = False
 ) -> Identity:
+    """Link the person. Notifies a user who is not new."""
     identity = Identity.objects.create(user=user, provider=provider, subject=person.subject, email=person.email)
     if not IdentityProvider.objects.filter(pk=provider.pk, issuer=provider.issuer).exists():
         # Under another issuer the subject may be another person's. From here on, `providers.change` waits or refuses.
         raise ProviderAnswerInvalid("the issuer was changed during the sign-in")
     audit.record("identity.linked", user, actor=actor, identity_id=identity.pk, provider=provider.name)
+    if not is_user_new:
+        email_outbox.notify(user, Kind.IDENTITY_LINKED, subject=identity.pk, provider=provider.display_name)
     return identity
 
 
@@ -155,7 +150,7 @@ def _link_once(user: User, proof: Proof, actor: Caller) -> Identity:
     if known is None:
         if of_user(locked.pk).count() >= MAX_IDENTITIES:
             raise QuotaExceeded(f"An account can be linked to at most {MAX_IDENTITIES} identities.")
-        known = _add_and_notify(locked, provider, proof, actor=actor)
+        known = _add_identity(locked, provider, proof, actor=actor)
     elif known.user_id != locked.pk:
         raise Conflict("This identity belongs to another user here.")
     return of_user(locked.pk).get(pk=known.pk)
