@@ -8,6 +8,7 @@ Statements run under it by `run`. docs/explanation/reliability.md. A database is
   thread probes it every PROBE_SECONDS; any response makes it available."""
 
 import logging
+import math
 import os
 import select
 import socket
@@ -33,6 +34,8 @@ MIN_WAIT_SECONDS: Final = 0.05
 USUAL_LATENCY_FACTOR: Final = 8
 ANSWER_SECONDS: Final = 2
 """To connect in a probe, and for an empty statement."""
+LOG_EVERY_SECONDS: Final = 10
+"""Many requests fail to connect for the same reason."""
 
 _TO_PROBE: Final = frozenset(
     {"dbname", "user", "password", "host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey"}
@@ -51,6 +54,7 @@ class AvailabilityWatch:
         self._usual = 0.0
         """Moving average of a statement's seconds."""
         self._is_being_checked = False
+        self._logged_at = -math.inf
         self.is_unavailable = False
 
     def enter(
@@ -91,6 +95,12 @@ class AvailabilityWatch:
             waited = self._waiting.pop(getcurrent(), None)
         if waited is not None and time.monotonic() - waited[0] >= SILENT_SECONDS:
             self._mark_unavailable(parameters)
+
+    def log_failure(self, error: psycopg.Error) -> None:
+        """`error` is of connecting, so its text has names and addresses, but no password and no tenant's data."""
+        if (now := time.monotonic()) - self._logged_at >= LOG_EVERY_SECONDS:
+            self._logged_at = now
+            logger.warning("cannot connect to database %s: %s", self._alias, " ".join(str(error).split())[:500])
 
     def check(self, timeout: float) -> None:
         if self._seconds_without_progress() < timeout:

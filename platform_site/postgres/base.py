@@ -65,6 +65,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         try:
             return super().get_new_connection(conn_params)
         except psycopg.OperationalError as error:
+            watched.log_failure(error)
             if error.sqlstate is None:
                 watched.lost(conn_params)
             raise

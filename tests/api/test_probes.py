@@ -56,7 +56,11 @@ def test_ready_names_each_dependency(api: Api, fresh: None) -> None:
 
 @pytest.mark.django_db(databases="__all__")
 def test_a_shared_dependency_that_is_unavailable_degrades(
-    api: Api, fresh: None, monkeypatch: pytest.MonkeyPatch, settings: LazySettings
+    api: Api,
+    fresh: None,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: LazySettings,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setitem(connections["eu-west-1"].settings_dict, "PORT", "1")
     monkeypatch.setitem(connections["eu-west-1"].settings_dict, "HOST", "127.0.0.1")
@@ -65,6 +69,9 @@ def test_a_shared_dependency_that_is_unavailable_degrades(
     assert (answer.status, answer.json["status"]) == (200, "degraded"), "other regions are served"
     assert {name for name, state in answer.json["dependencies"].items() if state != "ok"} == {"eu-west-1", "redis"}
     assert b"127.0.0.1" not in answer.body
+    [logged] = [record.message for record in caplog.records if record.name == "platform.databases"]
+    assert logged.startswith("cannot connect to database eu-west-1: ")
+    assert "port 1 failed: Connection refused" in logged
     for required in ("redis", "us-east-1,eu-west-1", "all"):
         refused = api.get(f"/readyz?require={required}")
         assert (refused.status, refused.json["status"], refused.headers["Retry-After"]) == (503, "unavailable", "1")

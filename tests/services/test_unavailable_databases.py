@@ -83,6 +83,18 @@ def test_who_asks_whether_it_is_back_asks_again_whatever_went_wrong(
     assert len(asked) == 2
 
 
+def test_the_reason_of_a_failed_connection_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    wrapper = DatabaseWrapper({"OPTIONS": {}, "TIME_ZONE": None, "NAME": "nothing"}, alias="nowhere")
+    asked = {"host": "127.0.0.1", "port": 1, "dbname": "nothing", "user": "nobody", "password": "very-secret"}
+    for _ in range(3):
+        with pytest.raises(psycopg.OperationalError):
+            wrapper.get_new_connection(asked)
+    [logged] = [record.message for record in caplog.records if record.name == "platform.databases"]
+    assert logged.startswith("cannot connect to database nowhere: ")
+    assert "port 1 failed: Connection refused" in logged
+    assert "very-secret" not in logged
+
+
 def test_a_database_that_nobody_can_ask_again_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

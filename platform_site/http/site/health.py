@@ -19,7 +19,7 @@ from platform_site.http.errors import ValidationFailed
 from platform_site.http.requests import read_parameters
 from platform_site.http.views import respond
 from platform_site.observability.metrics import reads_only
-from platform_site.postgres import replicas
+from platform_site.postgres import availability, replicas
 
 LIMIT: Final = 2.0
 """Seconds for each check."""
@@ -60,7 +60,12 @@ def register(name: str, check: Check) -> None:
 
 
 def _check_database(alias: str) -> None:
-    with psycopg.connect(**connections[alias].get_connection_params(), autocommit=True) as connection:
+    try:
+        connection = psycopg.connect(**connections[alias].get_connection_params(), autocommit=True)
+    except psycopg.OperationalError as error:
+        availability.watch(alias).log_failure(error)
+        raise
+    with connection:
         connection.execute("SELECT 1")
 
 
