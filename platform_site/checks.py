@@ -64,13 +64,13 @@ def check_replicas(**_: Any) -> list[CheckMessage]:
 
 def require_readable_settings() -> None:
     """For servers, which would fail later. Raises CommandError."""
-    for problem in run_checks(tags=[READABLE]):
+    for problem in run_checks(tags=[READABLE], include_deployment_checks=True):
         raise CommandError(problem.msg)
 
 
-@register(Tags.security, deploy=True)
+@register(Tags.security, READABLE, deploy=True)
 def check_servers_in_production(**_: Any) -> list[CheckMessage]:
-    if not settings.PRODUCTION or settings.LAYOUT.postgres.is_dir():
+    if not settings.PRODUCTION or settings.LAYOUT.secrets_file.is_file():  # `manage.py up` starts servers itself
         return []
     unnamed = [name for name in ("DATABASE_URL", *map(region_variable, REGIONS), "REDIS_URL") if not env.text(name)]
     return [Error(f"{name} is not set. Production needs it.", id="api.E005") for name in unnamed]
@@ -79,7 +79,7 @@ def check_servers_in_production(**_: Any) -> list[CheckMessage]:
 @register(Tags.security, deploy=True)
 def check_what_production_needs(**_: Any) -> list[CheckMessage]:
     if not settings.PRODUCTION:
-        return []
+        return [Error("PLATFORM_MODE is not production: defaults are those of development.", id="api.E007")]
     found: list[CheckMessage] = []
     if settings.PLATFORM_DOMAIN == "localhost":
         found.append(Error("PLATFORM_DOMAIN is not set: links and allowed hosts name localhost.", id="api.E006"))

@@ -63,7 +63,7 @@ def test_a_network_that_is_none(settings: LazySettings, network: str) -> None:
 @pytest.mark.parametrize("network", ["127.0.0.0/8", "0.0.0.0/0", "169.254.0.0/16", "::/0", "fd00::/8"])
 def test_an_inner_network_that_is_open_in_production(settings: LazySettings, network: str) -> None:
     settings.OUTBOUND_ALLOWED_NETWORKS = [network]
-    assert found(deploy=True) == []
+    assert found(deploy=True) == ["api.E007"], "in development all networks are allowed"
     settings.PRODUCTION = True
     assert found() == []
     assert found(deploy=True) == ["api.W001"]
@@ -92,20 +92,23 @@ def test_a_server_that_production_does_not_name(
     monkeypatch.delenv("REDIS_URL")
     monkeypatch.delenv("REGION_EU_WEST_1_URL")
     assert found(deploy=True) == ["api.E005", "api.E005"]
-    settings.LAYOUT.postgres.mkdir(parents=True)  # `up` has made them
+    for command in ("serve", "work"):
+        with pytest.raises(CommandError, match=r"^REGION_EU_WEST_1_URL is not set\. Production needs it\.$"):
+            call_command(command)
+    settings.LAYOUT.ensure_secrets()  # `up` starts what is not named
     assert found(deploy=True) == []
 
 
 @pytest.mark.usefixtures("complete")
 def test_production_without_domain_proxy_or_token_for_metrics(settings: LazySettings, tmp_path: Path) -> None:
     settings.LAYOUT = Layout(tmp_path)
-    settings.LAYOUT.postgres.mkdir(parents=True)
+    settings.LAYOUT.ensure_secrets()
     settings.PRODUCTION = settings.SECURE_SSL_REDIRECT = True
     assert found(deploy=True) == []
     settings.PLATFORM_DOMAIN, settings.TRUSTED_PROXIES, settings.METRICS_TOKEN = "localhost", [], None
     assert found(deploy=True) == ["api.E006", "api.W002", "api.W003"]
     settings.PRODUCTION = False
-    assert found(deploy=True) == []
+    assert found(deploy=True) == ["api.E007"]
 
 
 def test_a_replica_that_is_its_own_primary_or_there_twice(settings: LazySettings) -> None:
