@@ -77,7 +77,8 @@ def _sign_out(user: User, *, actor: Actor, except_key: str | None) -> None:
 def _reset_second_factor(user: User, *, actor: Actor) -> None:
     if actor.id == user.pk:  # a person at an unattended browser does not know the password
         raise Conflict("Turn your own off under “Account security”: it asks for your password.")
-    second_factor.disable(user, actor=actor)
+    if second_factor.disable(user, actor=actor):
+        console_sessions.end_all(user.pk, actor=actor, except_key=None)
 
 
 def _end_session(session: Session, *, actor: Actor) -> None:

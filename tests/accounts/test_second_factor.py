@@ -344,9 +344,22 @@ def test_turning_it_off_needs_the_password_and_the_command_needs_nothing(boss: U
     enrol(browser, boss)
     call_command("reset_totp", boss.email, stderr=StringIO())
     assert second_factor.device_of(boss) is None
+    assert not is_in(browser), "it may be the browser of a thief"
     assert AuditEntry.objects.filter(action="totp.disabled").values_list("actor_kind", flat=True)[0] == "system"
     with pytest.raises(CommandError):
         call_command("reset_totp", alice.email)
+
+
+def test_a_superuser_resets_it_for_others_whose_sessions_end(boss: User, make_user: Callable[..., User]) -> None:
+    other = make_user("other", is_staff=True)
+    browser, theirs = Client(), Client()
+    enter(browser, boss)
+    enter(theirs, other)
+    enrol(theirs, other)
+    button = reverse("admin:accounts_user_reset_second_factor", args=[quote(other.pk)])
+    assert browser.post(button, {"_form_submitted": "True"}).status_code == 200
+    assert second_factor.device_of(other) is None
+    assert (is_in(browser), is_in(theirs)) == (True, False)
 
 
 def test_an_open_browser_does_not_turn_it_off_by_the_button_for_others(boss: User) -> None:
