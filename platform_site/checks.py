@@ -7,6 +7,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register, run_checks
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
+from django.db import DEFAULT_DB_ALIAS
 
 from platform_site import env
 from platform_site.embedded.data_dir import REGIONS, region_variable
@@ -59,6 +60,18 @@ def check_replicas(**_: Any) -> list[CheckMessage]:
             if (same := seen.setdefault(_server(database), name)) != name:
                 variable = region_variable(region).removesuffix("_URL") + "_REPLICA_URLS"
                 found.append(Error(f"{variable}: {name} is {same}", id="api.E003"))
+    return found
+
+
+@register(Tags.security, deploy=True)
+def check_databases_differ(**_: Any) -> list[CheckMessage]:
+    """With one database for two regions, the rows of one are stored in the other."""
+    found: list[CheckMessage] = []
+    seen: dict[tuple[str, ...], str] = {}
+    for alias in (DEFAULT_DB_ALIAS, *settings.REGION_DATABASES):
+        variable = "DATABASE_URL" if alias == DEFAULT_DB_ALIAS else region_variable(alias)
+        if (same := seen.setdefault(_server(settings.DATABASES[alias]), variable)) != variable:
+            found.append(Error(f"{variable} names the database of {same}. Each needs its own.", id="api.E008"))
     return found
 
 

@@ -79,7 +79,7 @@ def choice(name: str, options: tuple[str, ...], default: str) -> str:
 
 def domain(name: str, default: str) -> str:
     value = os.environ.get(name) or default
-    if re.fullmatch(r"[\w.-]+", value) is None:
+    if re.fullmatch(r"[\w-]+(\.[\w-]+)*", value) is None:
         raise ImproperlyConfigured(f"{name} must be a domain such as api.example.com, not {value!r}")
     return value
 
@@ -104,6 +104,9 @@ def redis(name: str, url: str) -> str:
     parts = _split(name, url)
     if parts.scheme not in {"redis", "rediss", "unix"}:
         raise ImproperlyConfigured(f"{name} must start with redis://, rediss:// or unix://, not {parts.scheme}://")
+    # The worker would refuse such a name, while the web would use database 0.
+    if parts.scheme != "unix" and not re.fullmatch(r"(/\d*)?", parts.path):
+        raise ImproperlyConfigured(f"{name} must end with the number of a database, such as /0")
     return url
 
 
@@ -112,6 +115,8 @@ def _split(name: str, url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         _ = parts.port
+        if "@" in parts.path:  # the rest of a password with "/"
+            raise ValueError
     except ValueError:
         raise ImproperlyConfigured(
             f"{name} is not a URL with one host and port. In a password, write / ? # [ ] as %2F %3F %23 %5B %5D"

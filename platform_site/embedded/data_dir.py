@@ -69,7 +69,7 @@ class Layout:
     def read_secrets(self) -> dict[str, str]:
         try:
             return dict(json.loads(self.secrets_file.read_text()))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return {}
 
     def ensure_secrets(self) -> dict[str, str]:

@@ -14,12 +14,16 @@ from typing import Final
 
 import psutil
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
 
 if not os.environ.get("PROMETHEUS_MULTIPROC_DIR"):  # an empty value would mean the current directory
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(settings.DATA_DIR / "metrics")
 _directory = Path(os.environ["PROMETHEUS_MULTIPROC_DIR"])
-_directory.mkdir(parents=True, exist_ok=True)
+try:
+    _directory.mkdir(parents=True, exist_ok=True)
+except OSError as error:
+    raise ImproperlyConfigured(f"DATA_DIR cannot be used: {_directory}: {error.strerror}") from None
 
 from platform_site.observability import metrics_files  # noqa: E402
 

@@ -64,7 +64,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         entered = watched.enter(connects_for_loop=self._connects_for_loop)
         try:
             return super().get_new_connection(conn_params)
-        except psycopg.OperationalError as error:
+        except psycopg.Error as error:  # a ProgrammingError for an unknown parameter of the URL
             watched.log_failure(error)
             if error.sqlstate is None:
                 watched.lost(conn_params)

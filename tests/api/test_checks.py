@@ -123,6 +123,15 @@ def test_a_replica_that_is_its_own_primary_or_there_twice(settings: LazySettings
     assert message.msg == "REGION_US_EAST_1_REPLICA_URLS: us-east-1-replica-1 is the primary itself"
 
 
+@pytest.mark.usefixtures("complete")
+def test_two_regions_with_one_database(settings: LazySettings) -> None:
+    settings.PRODUCTION = True
+    assert found(deploy=True) == []
+    settings.DATABASES = settings.DATABASES | {"eu-west-1": settings.DATABASES["us-east-1"]}
+    [message] = [each for each in run_checks(include_deployment_checks=True) if each.id == "api.E008"]
+    assert message.msg == "REGION_EU_WEST_1_URL names the database of REGION_US_EAST_1_URL. Each needs its own."
+
+
 def test_a_list_of_addresses_may_have_lists_of_hosts_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = "postgresql://u:p@/name?host=a,b&target_session_attrs=standby", "postgres://c:6432/name"
     monkeypatch.setenv("REGION_US_EAST_1_REPLICA_URLS", f" {one}, {two} ")
@@ -133,7 +142,7 @@ def test_a_list_of_addresses_may_have_lists_of_hosts_in_it(monkeypatch: pytest.M
         env.postgres("REGION_US_EAST_1_REPLICA_URLS", "replica-1")
 
 
-@pytest.mark.parametrize("password", ["pass/word", "pass?word", "pass#word", "pass[word", "p@a:ss/word"])
+@pytest.mark.parametrize("password", ["pass/word", "pass?word", "pass#word", "pass[word", "p@a:ss/word", "p@ss/word"])
 def test_a_url_that_cannot_be_read_is_named_without_its_password(password: str) -> None:
     for read, url in ((env.postgres, "postgresql://u:{}@host/name"), (env.redis, "redis://u:{}@host/0")):
         with pytest.raises(ImproperlyConfigured, match="^DATABASE_URL is not a URL with one host and port") as told:
@@ -148,10 +157,21 @@ def test_the_url_of_redis_has_its_scheme() -> None:
     for url in ("host:6379", "http://host", "/run/valkey.sock"):
         with pytest.raises(ImproperlyConfigured, match="^REDIS_URL must start with redis://"):
             env.redis("REDIS_URL", url)
+    for url in ("redis://host/x", "rediss://host/0/1", "redis://host/-1"):
+        with pytest.raises(ImproperlyConfigured, match="^REDIS_URL must end with the number of a database"):
+            env.redis("REDIS_URL", url)
 
 
 def test_a_domain_is_a_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for value in ("https://api.example.com", "api.example.com/", "api.example.com:443", "a b", "*.example.com"):
+    for value in (
+        "https://api.example.com",
+        "api.example.com/",
+        "api.example.com:443",
+        "a b",
+        "*.example.com",
+        ".a.com",
+        "a.com.",
+    ):
         monkeypatch.setenv("PLATFORM_DOMAIN", value)
         with pytest.raises(ImproperlyConfigured, match="^PLATFORM_DOMAIN must be a domain such as api.example.com"):
             env.domain("PLATFORM_DOMAIN", "localhost")

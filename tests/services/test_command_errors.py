@@ -44,6 +44,13 @@ def test_without_a_database_a_sentence_says_what_to_start(tmp_path: Path, enviro
     assert "very-secret" not in done.stderr
 
 
+def test_a_data_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = run(tmp_path / "file", "check", PROMETHEUS_MULTIPROC_DIR="")
+    assert done.returncode == 1
+    assert done.stderr == f"DATA_DIR cannot be used: {tmp_path}/file/metrics: Not a directory\n"
+
+
 def test_in_production_the_variables_are_named(tmp_path: Path) -> None:
     url = "postgresql://a:very-secret@127.0.0.1:1/control"
     secrets = {"PLATFORM_MODE": "production", "SECRET_KEY": "s" * 64, "ENCRYPTION_KEYS": "11" * 32}

@@ -95,6 +95,14 @@ def test_the_reason_of_a_failed_connection_is_logged_once(caplog: pytest.LogCapt
     assert "very-secret" not in logged
 
 
+def test_an_unknown_parameter_of_a_url_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    wrapper = DatabaseWrapper({"OPTIONS": {}, "TIME_ZONE": None, "NAME": "nothing"}, alias="misspelled")
+    with pytest.raises(psycopg.ProgrammingError):
+        wrapper.get_new_connection({"host": "127.0.0.1", "dbname": "nothing", "sslmod": "require"})
+    [logged] = [record.message for record in caplog.records if record.name == "platform.databases"]
+    assert logged == 'cannot connect to database misspelled: invalid connection option "sslmod"'
+
+
 def test_a_database_that_nobody_can_ask_again_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

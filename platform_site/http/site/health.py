@@ -62,7 +62,7 @@ def register(name: str, check: Check) -> None:
 def _check_database(alias: str) -> None:
     try:
         connection = psycopg.connect(**connections[alias].get_connection_params(), autocommit=True)
-    except psycopg.OperationalError as error:
+    except psycopg.Error as error:
         availability.watch(alias).log_failure(error)
         raise
     with connection:
