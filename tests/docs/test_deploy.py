@@ -22,7 +22,7 @@ from tests.support.service import ROOT
 DEPLOY = ROOT / "docs" / "deploy"
 KUBERNETES = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
-OTHERS = {"caddy:2", "postgres:18", "valkey/valkey:9"}
+OTHERS = {"caddy:2.11", "postgres:18", "valkey/valkey:9"}
 
 
 def containers() -> Iterator[tuple[str, list[str]]]:
