@@ -16,6 +16,7 @@ from platform_site.security import keyring
 
 READABLE: Final = "readable"
 """The tag of checks whose errors stop `serve` and `work`."""
+_SECRET_KEY_LENGTH: Final = 50
 _INNER: Final = ("127.0.0.1", "::1", "169.254.169.254", "fd00:ec2::254")
 """This machine, and the metadata services of clouds."""
 
@@ -87,6 +88,14 @@ def check_servers_in_production(**_: Any) -> list[CheckMessage]:
         return []
     unnamed = [name for name in ("DATABASE_URL", *map(region_variable, REGIONS), "REDIS_URL") if not env.text(name)]
     return [Error(f"{name} is not set. Production needs it.", id="api.E005") for name in unnamed]
+
+
+@register(Tags.security, READABLE, deploy=True)
+def check_secret_key_in_production(**_: Any) -> list[CheckMessage]:
+    """Who guesses it signs in to the console as anybody. Django warns, too, but the servers would start."""
+    if not settings.PRODUCTION or len(settings.SECRET_KEY) >= _SECRET_KEY_LENGTH:
+        return []
+    return [Error(f"SECRET_KEY must have at least {_SECRET_KEY_LENGTH} random characters.", id="api.E009")]
 
 
 @register(Tags.security, deploy=True)

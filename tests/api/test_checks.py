@@ -100,6 +100,17 @@ def test_a_server_that_production_does_not_name(
 
 
 @pytest.mark.usefixtures("complete")
+def test_production_with_a_short_secret_key(settings: LazySettings) -> None:
+    settings.SECRET_KEY = "fill-in"
+    assert found(deploy=True) == ["api.E007"]
+    settings.PRODUCTION = True
+    assert found(deploy=True) == ["api.E009"]
+    for command in ("serve", "work"):
+        with pytest.raises(CommandError, match=r"^SECRET_KEY must have at least 50 random characters\.$"):
+            call_command(command)
+
+
+@pytest.mark.usefixtures("complete")
 def test_production_without_domain_proxy_or_token_for_metrics(settings: LazySettings, tmp_path: Path) -> None:
     settings.LAYOUT = Layout(tmp_path)
     settings.LAYOUT.ensure_secrets()
