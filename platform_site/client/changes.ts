@@ -30,7 +30,7 @@ export async function* changes(
       const both = signal ? AbortSignal.any([signal, silence.signal]) : silence.signal;
       const response = await connection.open("/changes", body, lastId, both);
       if (response.ok) {
-        for await (const { event, id, data } of messages(response)) {
+        for await (const { event, id, data } of messages(response, both)) {
           clearTimeout(timer);
           failures = 0;
           if (event === "ready" || event === "reset") yield { type: "reset" };
@@ -58,9 +58,10 @@ export async function* changes(
   }
 }
 
-async function* messages(response: Response): AsyncGenerator<Message, void> {
+async function* messages(response: Response, signal: AbortSignal): AsyncGenerator<Message, void> {
   let text = "";
-  for await (const part of response.body!.pipeThrough(new TextDecoderStream())) {
+  // The pipe needs the signal, too: in Node 20, the one of `fetch` has no effect after a garbage collection.
+  for await (const part of response.body!.pipeThrough(new TextDecoderStream(), { signal })) {
     const found = (text += part).split("\n\n");
     text = found.pop()!;
     for (const message of found) {

@@ -119,3 +119,24 @@ def test_the_program_of_the_page_runs(directory: Path, served: Up, facts: dict[s
         command = ["node", "page.mjs"]
         printed = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=True, timeout=90).stdout
     assert "Water the plants Home\n" in printed
+
+
+def test_node_ends_changes_after_a_garbage_collection(directory: Path, served: Up, facts: dict[str, Any]) -> None:
+    if shutil.which("node") is None:
+        pytest.skip("this machine has no node")
+    shutil.copy(DIST / "client.js", directory / "client.mjs")
+    options = json.dumps({"url": served.base_url, "key": facts["server_key"]})
+    (directory / "collected.mjs").write_text(f"""
+        import {{ createClient }} from "./client.mjs";
+        const stop = new AbortController();
+        const changes = createClient({options}).rows("tasks").changes({{}}, {{ signal: stop.signal }});
+        console.log((await changes.next()).value.type);
+        const ended = changes.next().then(() => "went on", (error) => error.name);
+        for (let round = 0; round < 5; round++) await new Promise((resolve) => setTimeout(resolve, 50)).then(gc);
+        stop.abort();
+        console.log(await Promise.race([ended, new Promise((resolve) => setTimeout(resolve, 5000, "silence"))]));
+        process.exit();
+    """)
+    command = ["node", "--expose-gc", "collected.mjs"]
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["reset", "AbortError"]

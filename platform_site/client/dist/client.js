@@ -492,7 +492,7 @@ function localStorageOf() {
       ]) : silence.signal;
       const response = await connection.open("/changes", body, lastId, both);
       if (response.ok) {
-        for await (const { event, id, data } of messages(response)){
+        for await (const { event, id, data } of messages(response, both)){
           clearTimeout(timer);
           failures = 0;
           if (event === "ready" || event === "reset") yield {
@@ -532,9 +532,12 @@ function localStorageOf() {
     await pause(retry ?? (1 + Math.random()) * 200 * 2 ** failures, signal);
   }
 }
-async function* messages(response) {
+async function* messages(response, signal) {
   let text = "";
-  for await (const part of response.body.pipeThrough(new TextDecoderStream())){
+  // The pipe needs the signal, too: in Node 20, the one of `fetch` has no effect after a garbage collection.
+  for await (const part of response.body.pipeThrough(new TextDecoderStream(), {
+    signal
+  })){
     const found = (text += part).split("\n\n");
     text = found.pop();
     for (const message of found){
