@@ -60,7 +60,7 @@ class ImpactResponse(Serializer):
     vanishing = fields.IntegerField(source="seen.vanishing", allow_null=True)
     is_sample = fields.BooleanField(help_text="Only the newest rows were counted.")
     not_counted = fields.CharField(source="why_not", allow_null=True, help_text="Why the rows were not counted.")
-    columns_appearing = fields.ListField(child=fields.CharField())
+    columns_appearing = fields.ListField(child=fields.CharField(), help_text="In all rows, or in some of the counted.")
     columns_vanishing = fields.ListField(child=fields.CharField())
 
 

@@ -18,11 +18,13 @@ from rows.migrate import versions as schema_versions
 from rows.migrate.computation_slots import in_slot
 from rows.migrate.planning import planner
 from rows.query import schema_cache
+from rows.query.role_view import RoleView
 from rows.query.schema_cache import CompiledSchema
 from rows.query.sql.conditions import TooLarge, compile_budget
 from rows.query.sql.expressions import Parameter
 from rows.query.sql.statement import LIMIT, Statement, build_statement, verdicts
 from rows.rules import named_conditions
+from rows.rules.conditions import TRUE, Condition
 from rows.rules.principal import ANONYMOUS, MEMBER, PRINCIPALS, SERVER, USER, Principal, RoleKey
 from rows.schema.model import InvalidDocument, Schema, Table
 
@@ -48,8 +50,8 @@ class VisibleRows:
 
 @dataclass(frozen=True, slots=True)
 class Impact:
-    """The changes in one table for one subject. `seen` is None if not evaluated, for the reason `why_not`. Without a
-    table, columns are fields of users."""
+    """The changes in one table for one subject. `seen` is None if not evaluated, for the reason `why_not`. Columns
+    appear or vanish in all rows, or in some that stay visible. Without a table, columns are fields of users."""
 
     table: str | None
     label: str
@@ -158,10 +160,11 @@ def _impact(
     label: str,
     principal: Principal,
     deadline: float,
-    statement_of: Callable[..., Statement],
+    statement_of: Callable[..., tuple[Statement, list[list[str]]]],
 ) -> Impact:
     role_before, role_after = before.rules.role_key(principal), after.rules.role_key(principal)
     old, new = _columns(before, table, principal), _columns(after, table, principal)
+    appearing, vanishing = [name for name in new if name not in old], [name for name in old if name not in new]
     seen: VisibleRows | None = None
     why_not = "Not counted: it takes too long."
     try:
@@ -169,19 +172,18 @@ def _impact(
             if time.monotonic() > deadline:
                 why_not = "Not counted: no time was left for it."
                 break
-            seen = _counted(before.alias, statement_of(table, role_before, role_after), principal, sample)
-            if seen is not None:
+            statement, cells = statement_of(table, role_before, role_after)
+            counts = _counts(before.alias, statement, principal, sample)
+            if counts is not None:
+                was, becomes, more, fewer, looked_at, *of_cells = counts
+                seen = VisibleRows(was, becomes, more, fewer, is_sample=looked_at > sample)
+                for columns, shown, hidden in zip(cells, of_cells[::2], of_cells[1::2], strict=True):
+                    appearing += columns if shown else []
+                    vanishing += columns if hidden else []
                 break
     except TooLarge:
         why_not = "Not counted: the rules have too many conditions."
-    return Impact(
-        table,
-        label,
-        seen,
-        None if seen else why_not,
-        columns_appearing=tuple(name for name in new if name not in old),
-        columns_vanishing=tuple(name for name in old if name not in new),
-    )
+    return Impact(table, label, seen, None if seen else why_not, tuple(appearing), tuple(vanishing))
 
 
 def _columns(compiled: CompiledSchema, table: str, principal: Principal) -> tuple[str, ...]:
@@ -189,8 +191,8 @@ def _columns(compiled: CompiledSchema, table: str, principal: Principal) -> tupl
     return read.columns if read else ()
 
 
-def _counted(using: str, statement: Statement, principal: Principal, sample: int) -> VisibleRows | None:
-    """Counts over the newest `sample` rows; None if it timed out."""
+def _counts(using: str, statement: Statement, principal: Principal, sample: int) -> list[int] | None:
+    """The counts of `_statement` over the newest `sample` rows; None if it timed out."""
     try:
         with transaction_settings.limited(using, STATEMENT_MS):
             [row] = run(using, statement.sql, statement.bind({LIMIT: b"%d" % (sample + 1)}, (), principal))
@@ -198,23 +200,50 @@ def _counted(using: str, statement: Statement, principal: Principal, sample: int
         if sqlstates.sqlstate(error) != sqlstates.CANCELLED:
             raise
         return None
-    old, new, appearing, vanishing, looked_at = [int(cell or 0) for cell in row]
-    return VisibleRows(old, new, appearing, vanishing, is_sample=looked_at > sample)
+    return [int(cell or 0) for cell in row]
 
 
 def _statement(
     before: CompiledSchema, after: CompiledSchema, table: str, role_before: RoleKey, role_after: RoleKey
-) -> Statement:
-    """Raises TooLarge."""
+) -> tuple[Statement, list[list[str]]]:
+    """Counts of rows, and of the rows visible before and after in which the cells of each group of columns appear or
+    vanish. Raises TooLarge."""
     rows = before.models[table].unruled.using(before.alias).order_by("-id")
+    views = before.role_view(role_before), after.role_view(role_after)
+    cells = _cells_with_other_rules(*views, table)
+    counts, names = "", "b, a"
+    for index in range(len(cells)):
+        names += f", b{index}, a{index}"
+        for some, other in (("a", "b"), ("b", "a")):
+            counts += f", count(*) FILTER (WHERE a AND b AND {some}{index} AND NOT {other}{index})"
     with compile_budget():
-        conditions = [before.role_view(role_before).may_read(table), after.role_view(role_after).may_read(table)]
-        return build_statement(
+        conditions = [view.may_read(table) for view in views]
+        for masks in cells:
+            conditions += [view.rules.condition(mask, table) for view, mask in zip(views, masks, strict=True)]
+        statement = build_statement(
             before.alias,
             "SELECT count(*) FILTER (WHERE b), count(*) FILTER (WHERE a), count(*) FILTER (WHERE a AND NOT b),"
-            " count(*) FILTER (WHERE b AND NOT a), count(*) FROM (",
+            " count(*) FILTER (WHERE b AND NOT a), count(*)",
+            counts,
+            " FROM (",
             verdicts(rows, conditions),
             " LIMIT ",
             Parameter(LIMIT, "bigint"),
-            ") _q (b, a)",
+            ") _q (",
+            names,
+            ")",
         )
+    return statement, list(cells.values())
+
+
+def _cells_with_other_rules(
+    before: RoleView, after: RoleView, table: str
+) -> dict[tuple[Condition, Condition], list[str]]:  # fmt: skip
+    """The columns that both may read, if not in the same rows, by the conditions of their cells."""
+    found: dict[tuple[Condition, Condition], list[str]] = {}
+    known = {column.name for column in after.columns(table)}
+    for name in (column.name for column in before.columns(table) if column.name in known):
+        masks = before.mask(table, name) or TRUE, after.mask(table, name) or TRUE
+        if masks[0] != masks[1]:
+            found.setdefault(masks, []).append(name)
+    return found

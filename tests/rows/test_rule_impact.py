@@ -84,6 +84,19 @@ def test_the_impact_of_a_rule_agrees_with_what_it_then_does(tracker: Tracker, ta
     assert told(tracker, document) == {}
 
 
+def test_cells_that_appear_or_vanish_in_visible_rows_are_told(tracker: Tracker, tasks: dict[str, str]) -> None:
+    own = {"where": {"owner_id": "$user.id"}, "columns": ["title", "internal"]}
+    for hidden, shown in ((["title"], ["title", "internal"]), (["title", "done"], ["title"])):
+        tracker.apply(changed(read=[own, {"columns": hidden}]))
+        found = told(tracker, changed(read=[own, {"columns": shown}]))["alice@tracker.example (role user)"]
+        assert found.seen is not None
+        assert (found.seen.appearing, found.seen.vanishing) == (0, 0)
+        more, fewer = (tuple(sorted({*a} - {*b})) for a, b in ((shown, hidden), (hidden, shown)))
+        assert (found.columns_appearing, found.columns_vanishing) == (more, fewer)
+    nobody = told(tracker, changed(read=[own, {"columns": ["title"]}, {**own, "where": {"done": True}}]))
+    assert nobody["alice@tracker.example (role user)"].columns_appearing == ()
+
+
 def test_roles_that_end_see_nothing(tracker: Tracker, tasks: dict[str, str]) -> None:
     document: dict[str, Any] = json.loads(json.dumps(DOCUMENT))
     del document["tables"]["tasks"]["rules"]["user"]
