@@ -11,7 +11,7 @@ from platform_site.http.bodies import DuplicateName, object_of
 from platform_site.http.errors import ValidationFailed
 from platform_site.http.exact_json import read_float
 from rows.rules.conditions import NO_FILTER, Filter
-from rows.rules.grammar import MAX_DEPTH, read_filter
+from rows.rules.grammar import TOO_DEEP, read_filter
 from rows.rules.name_resolver import InvalidCondition, NameResolver, shown
 
 MAX_TEXT_BYTES: Final = 8 * 1024
@@ -60,7 +60,7 @@ def _decode(text: str) -> Any:
     except DuplicateName:
         raise InvalidCondition("", "invalid", "repeated key in a JSON object.") from None
     except RecursionError:
-        raise InvalidCondition("", "too_deep", f"conditions may be nested {MAX_DEPTH} levels deep.") from None
+        raise InvalidCondition("", "too_deep", TOO_DEEP) from None
     except ValueError:
         raise InvalidCondition("", "invalid_json", 'must be a JSON object, such as {"done": false}.') from None
 

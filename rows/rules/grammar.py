@@ -56,6 +56,7 @@ from rows.schema.values import ARRAYS
 MAX_DEPTH: Final = 6
 MAX_NODES: Final = 100
 MAX_HOPS: Final = 3
+TOO_DEEP: Final = f"conditions may be nested {MAX_DEPTH} levels deep. A path over several relations is one level."
 
 
 class _Reader(OperandReader):
@@ -72,7 +73,7 @@ class _Reader(OperandReader):
         if not isinstance(document, Mapping):
             raise InvalidCondition(path, "wrong_type", "must be an object.")
         if depth > MAX_DEPTH:
-            raise InvalidCondition(path, "too_deep", f"conditions may be nested {MAX_DEPTH} levels deep.")
+            raise InvalidCondition(path, "too_deep", TOO_DEEP)
         if not document:
             self.count(path)
             self.is_loose = True
@@ -113,8 +114,8 @@ class _Reader(OperandReader):
         raise unknown_operator(here, key, (*COMBINATORS, "$search", "$is"))
 
     def named_condition(self, table: str, name: Any, path: str, depth: int) -> Condition:
-        """A named condition, expanded in place. A rule resolves it with the author's rights, a filter with the
-        caller's; a condition that the caller may not read is unknown."""
+        """A named condition, expanded in place: its name counts as a condition, not as a level. A rule resolves it with
+        the author's rights, a filter with the caller's; a condition that the caller may not read is unknown."""
         if not isinstance(name, str):
             raise InvalidCondition(path, "wrong_type", "must be the name of a condition.")
         is_author = self.use in ("rule", "check")
@@ -128,7 +129,7 @@ class _Reader(OperandReader):
             raise InvalidCondition(path, "cycle", f"conditions must not refer to each other in a cycle: {chain}.")
         self.expanding.append(called)
         try:
-            return self.condition(table, document if is_author else read_literal(document, path), path, depth + 1)
+            return self.condition(table, document if is_author else read_literal(document, path), path, depth)
         except InvalidCondition as error:
             if is_author or error.code in ("too_deep", "too_many"):
                 raise

@@ -189,10 +189,26 @@ def test_a_misspelled_operator_behind_a_relation_is_reported_itself(app: Tracker
 
 
 def test_conditions_are_bounded(app: Tracker) -> None:
-    deep = {f"c{number}": {"$is": f"c{number + 1}"} for number in range(9)} | {"c9": {"title": "x"}}
+    deep = {f"c{number}": {"$or": [{"$is": f"c{number + 1}"}]} for number in range(9)} | {"c9": {"title": "x"}}
     assert "too_deep" in refused(app, document(projects={"conditions": deep})).values()
     many = {f"c{number}": {} for number in range(51)}
     assert refused(app, document(projects={"conditions": many})) == {"tables.projects.conditions": "too_many"}
+
+
+def test_names_of_conditions_are_no_levels(app: Tracker) -> None:
+    chain = {f"c{number}": {"$is": f"c{number + 1}"} for number in range(49)} | {"c49": {"title": "x"}}
+    assert plan(app, document(projects={"conditions": chain})).status == 200
+    owner = {"$or": [{"owner_id": "$user.id"}, {"memberships": {"$some": {"member_id": "$user.id", "role": "owner"}}}]}
+    changed = document(
+        organizations={"conditions": {**TEAM["tables"]["organizations"]["conditions"], "is_run_by_me": owner}},
+        projects={"conditions": {"is_run_by_me": {"organization": {"$is": "is_run_by_me"}}}},
+    )
+    changed["tables"]["remarks"] = {
+        "columns": {"project": {"type": "reference", "to": "projects"}, "is_internal": {"type": "boolean"}},
+        "rules": {"user": {"read": {"where": {"$or": [{"is_internal": False}, {"project": {"$is": "is_run_by_me"}}]}}}},
+    }
+    got = plan(app, changed)
+    assert got.status == 200, got.json
 
 
 @pytest.mark.parametrize(
