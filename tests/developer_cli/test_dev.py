@@ -87,6 +87,21 @@ def test_saved_files_are_pushed(files: Files) -> None:
     assert dev.process.wait(20) == 130
 
 
+def test_a_removed_function_is_reported_as_still_deployed(files: Files) -> None:
+    files.write("functions/sum.ts", SUM)
+    dev = files.cli.process("dev")
+    said: Queue[str] = Queue()
+    for stream in (dev.stdout, dev.stderr):
+        threading.Thread(target=lambda stream=stream: [*map(said.put, stream)], daemon=True).start()
+    lines = [said.get(timeout=20), said.get(timeout=20)]
+    assert any("create function sum" in line for line in lines), lines
+    (files.folder / "functions/sum.ts").unlink()
+    line = said.get(timeout=20)
+    assert line == "Function sum stays in the environment without its file. Delete it in the console.\n"
+    dev.send_signal(signal.SIGINT)
+    assert dev.wait(20) == 130
+
+
 def test_an_environment_that_is_gone_ends_it(files: Files) -> None:
     files.write("schema.json", SCHEMA)
     assert files.cli.error("dev", "-e", "env_" + "0" * 26, code=5)["code"] == "not_found"

@@ -50,6 +50,13 @@ PRIVATE = [
 ]  # fmt: skip
 
 
+def test_unknown_columns_get_suggestions_in_bounded_time(tracker: Tracker) -> None:
+    answer = tracker.post("owner", "/webhooks", {**GOOD, "columns": {"tasks": ["list", *["titel"] * 499]}})
+    messages = [each["message"] for each in answer.json["error"]["fields"]]
+    assert messages[:2] == [f'There is no such column; did you mean "{name}"?' for name in ("list_id", "title")]
+    assert messages[-1] == "There is no such column."
+
+
 def test_each_field_names_what_is_wrong_with_it(tracker: Tracker) -> None:
     made = tracker.post("owner", "/webhooks", GOOD)
     assert made.status == 201, made.json

@@ -36,6 +36,8 @@ def dev(folder: Folder = Path("backend"), environment: Environment = None) -> No
         time.sleep(POLL_SECONDS)
         if seen == done or seen != _scan(folder):
             continue
+        for name in sorted(_functions(done) - _functions(seen)):
+            output.note(f"Function {name} stays in the environment without its file. Delete it in the console.")
         saved = {path for path in seen.keys() | done.keys() if seen.get(path) != done.get(path)}
         done, earlier = seen, failed - saved
         error = _try_push(api, folder, earlier | saved)
@@ -56,6 +58,10 @@ def _scan(folder: Path) -> Seen:
             status = path.stat()
             found[path] = (status.st_ctime_ns, status.st_size)
     return found
+
+
+def _functions(seen: Seen) -> set[str]:
+    return {path.stem for path in seen if path.suffix in (".ts", ".js")}
 
 
 def _try_push(api: Api, folder: Path, changed: set[Path], *, printed: Failure | None = None) -> Failure | None:

@@ -58,7 +58,8 @@ def webhooks_rotate(webhook: Webhook, environment: Environment = None) -> None:
     """Make a new signing secret and print it, once. The old one signs beside it for 24 hours."""
     api = session.environment_api(environment)
     made = api.send("POST", f"{_path(api, webhook)}/rotate-secret")
-    output.note(f"Store the new secret of {made['url']} now; it is not shown again:")
+    label = made.get("name") or made["url"]
+    output.note(f"Store the new secret of {label} now; it is not shown again:")
     output.result(made, made["secret"])
 
 
