@@ -292,7 +292,7 @@ def _chosen(pattern: str, table: str, resolver: NameResolver) -> tuple[Hops, str
             message = f'is a user: its id is {name}_id, and "with" embeds it.'
             raise refusal("columns", pattern, "invalid", message)
         if resolver.relation(table, name) is not None:
-            message = f'is a relation: embed it by "with", or add a column ({name}.id).'
+            message = f'is a relation: "with" embeds it whole. Leave it out here, or choose its columns ({name}.id).'
             raise refusal("columns", pattern, "invalid", message)
         raise _unknown_column(pattern, name, resolver.columns(table))
     if name == ID.name and pattern.startswith("-"):

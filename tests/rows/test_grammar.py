@@ -970,7 +970,8 @@ def test_slips_in_columns_are_told_what_is_meant() -> None:
     assert told("lists.name") == 'lists.name: there is no such column; did you mean "list"?'
     assert told("internol") == "internol: there is no such column."
     assert told("internol", ALL).endswith('did you mean "internal"?')
-    assert told("list") == 'list: is a relation: embed it by "with", or add a column (list.id).'
+    whole = 'list: is a relation: "with" embeds it whole. Leave it out here, or choose its columns (list.id).'
+    assert told("list") == whole
 
 
 # Filters of webhooks
