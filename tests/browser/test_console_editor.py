@@ -21,7 +21,7 @@ def test_colours_follow_the_text(window: Callable[..., Page], served: Up, width:
     base = enter_console(page, served)
     page.goto(f"{base}functions/sum")
     source = page.get_by_label("Source", exact=True)
-    source.fill("// <b>note</b>\nconst total = 12; // \u202e\nreturn `${'a'}`;\n")
+    source.fill("// <b>note</b>\nconst total = 12; // \u202e\nreturn `${'a'}`;\n({ $in: [] });\n")
     copy = page.locator(".code-editor", has=source).locator("pre")
     expect(copy.locator(".comment").first).to_have_text("// <b>note</b>")
     expect(copy.locator(".word")).to_have_text(["const", "return"])
