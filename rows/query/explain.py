@@ -103,7 +103,7 @@ class _Facts:
 
     cells: dict[Path, Any]
     quantifiers: Mapping[Clause, Mapping[str, Condition]]
-    """By clause and path, such as `$or.1.memberships.$some`."""
+    """By clause and path, such as `$or.1.memberships.$some`. Those of named conditions, too."""
     visible: Collection[Condition]
     """Quantifiers whose result may be shown."""
     held: Mapping[Condition, bool]
@@ -171,9 +171,11 @@ def _quantifiers(
                 yield from _quantifiers(part, table, author, f"{at}{key}.{index}.")
         elif key == "$not":
             yield from _quantifiers(value, table, author, f"{at}{key}.")
+        elif key == "$is":
+            yield from _quantifiers(author.named_condition(table, value) or {}, table, author, f"{at}{key}.")
         elif isinstance(value, Mapping):
             for word, inner in value.items():
-                if word in QUANTIFIERS:
+                if word in QUANTIFIERS or word == "$is":
                     yield f"{at}{key}.{word}", guarded(read_rule({key: {word: inner}}, table, author))
 
 

@@ -224,6 +224,9 @@ def test_rows_hidden_from_a_user_are_marked_and_explained(
     text = unescape(told.content.decode())
     assert "Hidden from" in text
     assert '{"owner_id":"$user.id"}' in text.replace(" ", "")
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", text))
+    assert "Read: refused rule of role user" in text
+    assert "Delete: refused No rule of tasks lets the role user delete." in text, "the role has other rules"
     assert "2 of 2 rows" in desk.get("tables/tasks", data={"as": "anonymous"}).content.decode()
     why = desk.get(f"tables/tasks/rows/{his['id']}/why", data={"as": "anonymous"}).content.decode()
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", why))

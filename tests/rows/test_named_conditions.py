@@ -243,13 +243,16 @@ def test_the_plan_lists_the_rules_that_a_condition_affects(app: Tracker) -> None
     ]
 
 
-def test_explain_names_the_condition(app: Tracker) -> None:
+def test_explain_names_the_condition_and_its_results(app: Tracker) -> None:
     org = organization(app, "alice", "bob")
     row = app.post("alice", "/rows/projects", {"organization_id": org, "title": "Boats"}).json["id"]
     seen = app.post("key", "/rows/projects/explain", {"id": row, "as": app.users["eve"]})
     assert seen.json["visible"] is False
-    clauses = [clause["clause"] for rule in seen.json["rules"] for clause in rule["clauses"]]
-    assert '{"organization": {"$is": "is_member"}}' in clauses
+    clauses = {clause["clause"]: clause["why"] for rule in seen.json["rules"] for clause in rule["clauses"]}
+    assert "organization.$is is false" in clauses['{"organization": {"$is": "is_member"}}']
+    seen = app.post("key", "/rows/organizations/explain", {"id": org, "as": app.users["bob"]})
+    clauses = {clause["clause"]: clause["why"] for rule in seen.json["rules"] for clause in rule["clauses"]}
+    assert "$is.$or.1.$is.memberships.$some is true" in clauses['{"$is": "may_see"}']
 
 
 # ── Columns compared with columns ──
