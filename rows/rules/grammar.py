@@ -252,6 +252,7 @@ class _Reader(OperandReader):
             case "$search":
                 return self.search(cell.hops, (cell.column,), value, path)
             case "$contains" if column.type == "json":
+                self.check_contained(value, path)
                 return Compare(cell, "encloses", self.operand("jsonb", value, path))
         if (range_operator := RANGE_OPERATORS.get(key)) is not None:
             return Compare(cell, range_operator, self.comparable(cell, column, value, path))

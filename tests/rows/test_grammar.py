@@ -499,6 +499,15 @@ def test_lists_are_bounded(operator: str) -> None:
     assert refusal({"tags": {"$hasAll": ["a"] * 1_001}})[0] == "too_many"
 
 
+def test_lists_in_json_are_bounded_together() -> None:
+    """PostgreSQL compares each of their values with each of the cell's lists, and does not look at its timeout."""
+    for value in ([1] * MAX_LIST, [{"a": 1}] * 100, {"a": [1] * 500, "b": {"c": [1] * 500}}):
+        assert parse_where({"meta": {"$contains": value}}, "tasks", ALICE).values == (value,)
+    for value in ([1] * 1_001, [[1]] * 100, [{"a": 1}] * 101, {"a": [1] * 501, "b": {"c": [1] * 500}}):
+        assert refusal({"meta": {"$contains": value}})[0] == "too_many", value
+    assert parse_where({"meta": [1] * 1_001}, "tasks", ALICE)
+
+
 def test_every_operator_of_the_design_is_known_and_none_else() -> None:
     assert " ".join(sorted(ALL_OPERATORS)) == (
         "$and $between $contains $endsWith $eq $every $gt $gte $has $hasAll $hasAny $icontains $iendsWith $ieq $iin $ilike $in "

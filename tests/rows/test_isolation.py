@@ -152,6 +152,33 @@ def test_runaway_filter_is_cancelled_with_a_hint_and_next_request_works(make_tra
     connections[REGION].close()
 
 
+@pytest.mark.parametrize(
+    ("path", "body"), [("query", {"where": None}), ("aggregate", {"group": ["body"], "having": None})]
+)
+def test_conditions_of_one_row_end_at_the_timeout(
+    make_tracker: Any, settings: Any, path: str, body: dict[str, Any]
+) -> None:
+    """PostgreSQL looks at the timeout between rows and subqueries only. One condition takes about 0.1 s here."""
+    tracker: Tracker = make_tracker({"tables": {"notes": NOTES}})
+    assert tracker.post("key", "/rows/notes", {"body": "a" * 50_000}).status == 201
+
+    def seconds(count: int) -> tuple[int, float]:
+        conditions: Any = [{"body": {"$like": "%" + "a" * (400 + number) + "b%"}} for number in range(count)]
+        filled = {name: {"$or": conditions} if value is None else value for name, value in body.items()}
+        began = time.monotonic()
+        return tracker.post("key", f"/rows/notes/{path}", filled).status, time.monotonic() - began
+
+    assert seconds(1)[0] == 200
+    one = min(seconds(1)[1] for _ in range(3))
+    with connections[REGION].cursor() as cursor:
+        cursor.execute("SELECT set_config('statement_timeout', '20', false)")
+    settings.AGGREGATE_STATEMENT_TIMEOUT_MS = 20
+    status, most = seconds(90)
+    connections[REGION].close()
+    assert status == 503
+    assert most < 45 * one
+
+
 def test_a_locked_table_makes_a_fast_503_and_then_rows_again(make_tracker: Any) -> None:
     """With a shorter limit than production's."""
     tracker: Tracker = make_tracker({"tables": {"notes": NOTES}})

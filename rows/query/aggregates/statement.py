@@ -166,4 +166,4 @@ def _having(role_view: RoleView, shape: AggregateShape, columns: Mapping[str, Co
         return role_view.operand(operand)
 
     reading = ConditionCompiler.of_one_row(Table(_RESULTS, columns), operand_of)
-    return reading.condition(shape.having, _RESULTS, AliasedRow("_g"))
+    return reading.interruptible(shape.having, _RESULTS, AliasedRow("_g"))

@@ -33,6 +33,7 @@ from rows.rules.conditions import (
     Search,
     Variable,
     all_of,
+    parts,
 )
 from rows.rules.rule_costs import MAX_CONDITIONS, SUBQUERY_COST
 from rows.schema.column_values import LONG_TYPES, is_indexed
@@ -51,6 +52,8 @@ _INFIX: Final = {
     "encloses": " @> ",
 }
 _JSON_INFIX: Final = {"has_any": " ?| ", "has_all": " ?& "}
+_UNINTERRUPTED: Final = 4
+"""Conditions of a row that may be evaluated together."""
 
 
 class TooLarge(Exception):
@@ -171,7 +174,7 @@ class ConditionCompiler:
         reveal hidden rows by their duration; so they are only evaluated for rows that the rule shows.
         docs/explanation/row-isolation.md."""
         if rule == ALWAYS:
-            return rows.filter(self.condition(node, table, CURRENT_ROW, depth))
+            return rows.filter(self.interruptible(node, table, CURRENT_ROW, depth))
         quick: list[Condition] = []
         slow: list[Condition] = []
         for part in node.conditions if isinstance(node, And) else (node,):
@@ -179,9 +182,25 @@ class ConditionCompiler:
         if quick:
             rows = rows.filter(self.condition(all_of(quick), table, CURRENT_ROW, depth))
         if slow:
-            condition = self.condition(all_of(slow), table, CURRENT_ROW, depth)
+            condition = self.interruptible(all_of(slow), table, CURRENT_ROW, depth)
             rows = rows.filter(boolean("(CASE WHEN ", rule, " THEN ", condition, " END)"))
         return rows
+
+    def interruptible(
+        self, node: Condition, table: str, source: RowSource = CURRENT_ROW, depth: int = 0
+    ) -> Expression:  # fmt: skip
+        """As `condition`. PostgreSQL ends a statement at its timeout between rows and subqueries, but not between the
+        conditions of a row, of which each may take a second for a long cell. So many slow ones become subqueries."""
+        if not isinstance(node, And | Or) or _leaf_count(node) <= _UNINTERRUPTED:
+            return self.condition(node, table, source, depth)
+        compiled: list[Expression] = []
+        for part in node.conditions:
+            expression = self.interruptible(part, table, source, depth)
+            is_split = isinstance(part, Quantified) or _leaf_count(part) > _UNINTERRUPTED
+            is_wrapped = not (is_split or self._is_quick(part, table))
+            compiled.append(boolean("(SELECT ", expression, ")") if is_wrapped else expression)
+        is_and = isinstance(node, And)
+        return joined(" AND " if is_and else " OR ", compiled, ALWAYS if is_and else NEVER)
 
     def _is_quick(self, node: Condition, table: str) -> bool:
         """Whether its duration does not depend on the cells."""
@@ -276,6 +295,10 @@ class ConditionCompiler:
             return rows.filter(boolean("(", link, " = ", source.column("id", 1), ")")), None
         link = source.column(hop.column, 1)
         return rows.filter(boolean("(", F("id"), " = ", link, ")")), self.readable(table, hop.column, source)
+
+
+def _leaf_count(node: Condition) -> int:
+    return sum(not isinstance(part, Quantified) for part in parts(node))
 
 
 def _shorter(path: Path) -> Path:
