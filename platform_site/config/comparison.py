@@ -170,7 +170,7 @@ def _check_webhooks(environment: EnvironmentRef, now: Mapping[str, Item], parts:
         return []
     before = after = schema_check.compiled(environment, schema_versions.current(environment).schema)
     if "schema" in parts:
-        after = schema_check.compiled(environment, schema_service.read(parts["schema"]))
+        after = schema_check.compiled(environment, schema_service.read_in_slot(environment, parts["schema"]))
     errors, warnings = [], []
     for name, item in items.items():
         selection = Selection(item["events"], item.get("filter"), item.get("columns"))

@@ -77,7 +77,7 @@ def check(environment: EnvironmentRef, document: Mapping[str, Any]) -> dict[str,
     if "schema" in document:
         parts["schema"] = document["schema"]
         try:
-            schema_service.read(document["schema"])
+            schema_service.read_in_slot(environment, document["schema"])
         except InvalidDocument as error:
             errors += [below(f"{ROOT}.schema", each) for each in error.errors]
     if "functions" in document:

@@ -80,6 +80,12 @@ def read(raw: object) -> Schema:
     return with_valid_rules(parser.parse(raw))
 
 
+@in_slot
+def read_in_slot(environment: EnvironmentRef, raw: object) -> Schema:
+    """As `read`, for requests that may not be within another slot."""
+    return read(raw)
+
+
 def with_valid_rules(schema: Schema) -> Schema:
     if errors := rules.validate(schema):
         raise InvalidDocument(errors)

@@ -15,7 +15,10 @@ from accounts import audit
 from accounts.models import AuditEntry, User
 from platform_site.config.models import StoredPlan
 from projects import services
+from projects.directory.environments import environment_ref
 from projects.models import Environment, Project
+from rows.migrate import computation_slots
+from rows.migrate.computation_slots import in_slot
 from tests.config.conftest import READ, SCHEMA, SOURCE, WRITE, Configured
 from tests.projects.conftest import environment_of, key_for, make_project, publishable_key_for, token_of
 from tests.support.client import Api
@@ -486,3 +489,16 @@ def test_50_tables_and_20_functions_are_planned_in_under_1_s(configured: Configu
     took = time.monotonic() - begun
     assert len(plan["changes"]) == 35
     assert took < within(1), took
+
+
+def test_schemas_of_one_project_are_read_one_after_the_other(
+    configured: Configured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading one can take many seconds of CPU, also if it is refused."""
+    monkeypatch.setattr(computation_slots, "WAIT_SECONDS", 0.2)
+    invalid = {"config": {"schema": {"tables": {"notes": {"columns": {"title": {"type": "letters"}}}}}}}
+    assert configured.ask(invalid).status == 422
+    environment = environment_ref(configured.id)
+    assert environment is not None
+    answer = in_slot(lambda environment: configured.ask(invalid))(environment)
+    assert (answer.status, answer.error) == (503, "unavailable")

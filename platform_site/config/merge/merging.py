@@ -128,7 +128,7 @@ class _Merging:
         document, names = merged_schema.merge(self.merger, sides, our_names, their_names)
         if not any(conflict.path.startswith("schema") for conflict in self.merger.conflicts):
             try:
-                schema_service.read(document)
+                schema_service.read_in_slot(self.environment, document)
             except InvalidDocument as error:
                 # Each side is valid: something that one side changed is used by what the other side changed.
                 for path in dict.fromkeys(self.merger.nearest(f"schema.{it.field}") for it in error.errors):
