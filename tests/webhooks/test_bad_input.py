@@ -206,5 +206,22 @@ def test_a_key_that_may_not_read_functions_is_told_of_no_run(tracker: Tracker, e
     own = tracker.post("hooks", "/webhooks", {**hook, "events": ["tasks.insert", "tasks.*", "*.*"]})
     assert own.status == 201, own.json
     assert tracker.patch("hooks", f"/webhooks/{own.json['id']}", {"events": [event]}).status == 403
-    tracker.tokens["both"] = key_for(tracker.environment_id, "webhooks:write", "rows:read", "functions:read")
+    tracker.tokens["both"] = key_for(
+        tracker.environment_id, "webhooks:read", "webhooks:write", "rows:read", "functions:read"
+    )
     assert tracker.post("both", "/webhooks", hook).status == 201
+
+
+@pytest.mark.parametrize("event", ["webhook.disabled", "*"])
+def test_a_key_that_may_not_read_webhooks_is_sent_no_url_of_others(tracker: Tracker, event: str) -> None:
+    """The URL of a webhook may hold a secret. The same holds for functions that run on this event."""
+    scopes = ("webhooks:write", "rows:read", "functions:read")
+    tracker.tokens["hooks"] = key_for(tracker.environment_id, *scopes)
+    hook = {"url": "https://example.com/hook", "events": ["tasks.insert", event]}
+    got = tracker.post("hooks", "/webhooks", hook)
+    assert (got.status, got.error) == (403, "forbidden")
+    assert "webhooks:read" in got.json["error"]["message"]
+    theirs = tracker.post("owner", "/webhooks", hook).json["id"]
+    assert tracker.patch("hooks", f"/webhooks/{theirs}", {"url": "https://evil.example/"}).status == 403
+    own = tracker.post("hooks", "/webhooks", {**hook, "events": ["tasks.insert"]}).json["id"]
+    assert tracker.patch("hooks", f"/webhooks/{own}", {"events": [event]}).status == 403

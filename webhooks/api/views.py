@@ -29,6 +29,9 @@ from webhooks.subscriptions.schema_check import Selection
 TRIES_SHOWN: Final = 20
 """A delivery may have up to a thousand attempts."""
 
+_SCOPES_OF_EVENTS: Final = {"functions:read": event_types.OF_RUNS, "webhooks:read": ("webhook.disabled",)}
+"""Beside those to create a webhook: thrown errors, and other webhooks' URLs, which may hold secrets."""
+
 
 def _resolve_url(view: ApiViewSet) -> None:
     """Outside of the transaction, since it may wait for a name server."""
@@ -72,9 +75,9 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     def create(self, request: HttpRequest) -> HttpResponseBase:
         """Subscribe a URL to events. The signing secret is in this answer and in no other.
 
-        Events of function runs, and `*`, need `functions:read` too."""
+        Events of function runs need `functions:read` too, `webhook.disabled` `webhooks:read`, and `*` both."""
         values = self.read(serializers.NewWebhook)
-        self._require_run_access(values["events"])
+        self._require_access_to(values["events"])
         self._check(Selection(values["events"], values.get("filter"), values.get("columns")))
         webhook, secret = webhook_service.create_webhook(self.environment, values, actor=self.caller)
         shown = self.get_serializer(self.get_queryset().get(pk=webhook.pk)).data
@@ -85,13 +88,13 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     def partial_update(self, request: HttpRequest, webhook_id: str) -> HttpResponseBase:
         """Change a webhook. Disabling it holds its events; enabling it sends what was held, unless `held` is `drop`.
 
-        Events of function runs, and `*`, need `functions:read` too."""
+        Events of function runs need `functions:read` too, `webhook.disabled` `webhooks:read`, and `*` both."""
         webhook = webhook_service.webhook_of(self.environment, webhook_id)
         values = self.read(serializers.WebhookChanges)
         held = values.pop("held", "release")
         # A new URL also redirects the deliveries that are already queued, so the caller needs the right to read those
         # events.
-        self._require_run_access([*webhook.events, *values.get("events", [])])
+        self._require_access_to([*webhook.events, *values.get("events", [])])
         if {"events", "filter", "columns"} & values.keys():
             filter, columns = values.get("filter", webhook.filter), values.get("columns", webhook.columns)
             self._check(Selection(values.get("events", webhook.events), filter, columns))
@@ -128,12 +131,11 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
         recovery = webhook_service.recover(self.environment, webhook_id, since, actor=self.caller)
         return respond({"deliveries": recovery.count, "more": not recovery.is_all}, 202)
 
-    def _require_run_access(self, patterns: Sequence[str]) -> None:
-        if event_types.cover_runs(patterns) and not self.caller.may("functions:read"):
-            raise Forbidden(
-                f"This needs the scope functions:read besides webhooks:write: {' and '.join(event_types.OF_RUNS)} "
-                "are among the events (* covers them)."
-            )
+    def _require_access_to(self, patterns: Sequence[str]) -> None:
+        for scope, events in _SCOPES_OF_EVENTS.items():
+            if not self.caller.may(scope) and any(event_types.matches(patterns, each) for each in events):
+                named = " and ".join(events)
+                raise Forbidden(f"This needs the scope {scope} besides webhooks:write, for {named} (* is every event).")
 
     def _check(self, selection: Selection) -> None:
         if wrong := schema_check.errors(schema_cache.current(self.environment), selection):
