@@ -346,7 +346,10 @@ def _not_quantified(path: str, relation: Hop, value: Any) -> InvalidCondition:
 
 def read_rule(document: Mapping[str, Any], table: str, resolver: NameResolver, use: Use = "rule") -> Condition:
     """Unguarded (`conditions.guarded`). Raises InvalidCondition."""
-    return _Reader(resolver, table, use).condition(table, document, "", 1)
+    reader = _Reader(resolver, table, use)
+    condition = reader.condition(table, document, "", 1)
+    resolver.conditions += reader.nodes
+    return condition
 
 
 def read_record(document: Mapping[str, Any], table: str, resolver: NameResolver) -> Condition:

@@ -92,7 +92,9 @@ class RuleCompiler:
             clauses = [
                 Clause(
                     json.dumps({key: value}, ensure_ascii=False),
-                    guarded(read_rule({key: value}, self.table.name, self.author, use)),
+                    whole
+                    if len(document) == 1
+                    else guarded(read_rule({key: value}, self.table.name, self.author, use)),
                 )
                 for key, value in document.items()
             ]

@@ -15,7 +15,7 @@ from rows.rules.grammar import read_rule
 from rows.rules.name_resolver import InvalidCondition, NameResolver
 from rows.rules.principal import ALL, ANONYMOUS, MEMBER, SERVER, USER, VIEWER, Principal, RoleKey
 from rows.rules.rule_compiler import RuleCompiler
-from rows.schema.model import ID, Column, Errors, Hop, Schema, Table
+from rows.schema.model import ID, Column, Errors, Hop, InvalidDocument, Schema, Table
 from rows.schema.user_fields import visible_to
 
 
@@ -117,6 +117,12 @@ class _RoleNameResolver(NameResolver):
                 yield name, hop
 
 
+MAX_IN_ALL: Final = 100_000
+"""Conditions in all rules of a schema: reading as many takes seconds. Only named conditions, used often, reach it."""
+_TOO_MANY: Final = (
+    f"may have {MAX_IN_ALL:,} conditions in all rules: a named one counts in full wherever it is used, "
+    "and twice beside other keys."
+)
 _TOO_LARGE: Final = (
     f"a request would evaluate more than {rule_costs.MAX_CONDITIONS:,} conditions. A read rule counts again for each "
     "set of columns that not every read rule shows, and each relation on a path counts as "
@@ -143,6 +149,8 @@ def validate(schema: Schema, *, is_strict: bool = False) -> list[FieldError]:
                 found.append(error.within(f"tables.{table.name}.checks.{name}"))
         for role in table.rules:
             RuleCompiler(author, table, role, found).access()
+        if author.conditions > MAX_IN_ALL:
+            raise InvalidDocument([*found, FieldError("tables", "too_many", _TOO_MANY)])
     return found
 
 

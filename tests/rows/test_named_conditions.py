@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from rows.rules import rules
 from rows.rules.conditions import Compare, Not, OtherCell, Path
 from rows.rules.evaluator import holds
 from tests.rows.conftest import Tracker
@@ -209,6 +210,19 @@ def test_names_of_conditions_are_no_levels(app: Tracker) -> None:
     }
     got = plan(app, changed)
     assert got.status == 200, got.json
+
+
+def test_conditions_count_in_full_wherever_they_are_used(app: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it, 100 KB of uses of a condition of 100 take a minute to read."""
+    monkeypatch.setattr(rules, "MAX_IN_ALL", 1_000)
+    conditions = {"large": {"$or": [{"title": str(number)} for number in range(97)]}}
+
+    def used(times: int) -> dict[str, Any]:
+        roles = {f"r{number}": {"read": {"where": {"$is": "large"}}} for number in range(times)}
+        return document(projects={"conditions": conditions, "rules": roles})
+
+    assert plan(app, used(8)).status == 200
+    assert refused(app, used(11)) == {"tables": "too_many"}
 
 
 @pytest.mark.parametrize(
