@@ -50,6 +50,11 @@ class RequestParser:
         """Number, and bytes of names and values."""
         self._body = bytearray()
 
+    @property
+    def body_size(self) -> int:
+        """Of an unfinished body."""
+        return len(self._body)
+
     def feed(self, data: bytes) -> None:
         while data:
             if self.state == "idle":
@@ -69,6 +74,7 @@ class RequestParser:
 
     def close(self) -> None:
         self.messages.clear()
+        self._body.clear()
         self._message = None
         self.state = "done"
 

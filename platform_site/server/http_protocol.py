@@ -29,6 +29,8 @@ WRITE_SECONDS: Final = 60.0
 _SECONDS_OF_STATE: Final = {"idle": IDLE_SECONDS, "head": HEAD_SECONDS, "body": BODY_SECONDS}
 MAX_UNREAD: Final = 128 * 1024 * 1024
 """Bytes of all responses and event streams of a process that clients do not read."""
+MAX_INCOMPLETE: Final = 128 * 1024 * 1024
+"""Bytes of all bodies of a process that have not arrived as a whole."""
 SEND_BUFFER: Final = 256 * 1024
 """Bytes that the kernel buffers besides for each connection; by default up to 4 MB."""
 _EXPIRY_CHECK_SECONDS: Final = 0.5
@@ -65,6 +67,7 @@ class HttpServer:
         for connection in [each for each in self.connections if each.deadline <= now]:
             connection.expire(now)
         self._limit_unread()
+        self._limit_incomplete()
         self.loop.call_later(_EXPIRY_CHECK_SECONDS, self._expire_connections)
 
     def _limit_unread(self) -> None:
@@ -82,6 +85,20 @@ class HttpServer:
             if connection.stream is not None:
                 connection.stream.queue.overflow()
             connection.abort()
+        self.loop.call_later(_EXPIRY_CHECK_SECONDS, self.loop.run_in_executor, None, return_memory)
+
+    def _limit_incomplete(self) -> None:
+        """Refuse requests, the slowest first, until the bodies of the others have at most MAX_INCOMPLETE."""
+        total = sum(each.incomplete for each in self.connections)
+        if total <= MAX_INCOMPLETE:
+            return
+        logger.warning("clients have sent %d MB of incomplete bodies: the slowest are refused", total >> 20)
+        for connection in sorted(self.connections, key=lambda each: each.deadline):
+            if total <= MAX_INCOMPLETE:
+                break
+            if connection.incomplete:
+                total -= connection.incomplete
+                connection.refuse(errors.Unavailable())
         self.loop.call_later(_EXPIRY_CHECK_SECONDS, self.loop.run_in_executor, None, return_memory)
 
     def stop_listening(self) -> None:
@@ -239,10 +256,17 @@ class HttpConnection(asyncio.Protocol):
                 self._transport.abort()
             self._unwritten, self.deadline = left, now + WRITE_SECONDS
         elif state == "body":
-            self._parser.refuse(RequestTimeout())
-            self._begin_next()
+            self.refuse(RequestTimeout())
         else:
             self._close()
+
+    @property
+    def incomplete(self) -> int:
+        return self._parser.body_size
+
+    def refuse(self, error: errors.ApiError) -> None:
+        self._parser.refuse(error)
+        self._begin_next()
 
     def count_unread(self) -> int:
         """Bytes unread at this and the previous count: a client that reads fast has none."""

@@ -13,6 +13,7 @@ import uvloop
 from django.http import HttpResponse
 
 from platform_site.http.bodies import MAX_ON_LOOP
+from platform_site.http.errors import Unavailable
 from platform_site.http.event_streams import EventStreamResponse, MessageQueue
 from platform_site.server import http_protocol
 from platform_site.server.application import Application
@@ -146,6 +147,24 @@ def test_bodies_behind_an_unfinished_response_are_not_read(served: Served) -> No
         message.respond(HttpResponse(b""))
         served.run()
         assert len(served.begun) == 2, "the next request goes on"
+
+
+def test_the_slowest_of_many_incomplete_bodies_are_refused(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "MAX_INCOMPLETE", 1_200_000)
+    returned = threading.Event()
+    monkeypatch.setattr(http_protocol, "return_memory", returned.set)
+    clients = []
+    for _ in range(4):
+        clients.append(served.open.enter_context(served.client()))
+        clients[-1].sendall(post(b"x" * 500_000)[:-1])
+        served.run()
+    served.run(2 * http_protocol._EXPIRY_CHECK_SECONDS)
+    assert [type(each.refusal) for each in served.begun] == [Unavailable, Unavailable]
+    for client in clients:
+        client.sendall(b"x")
+    served.run()
+    assert [len(each.body) for each in served.begun[2:]] == [500_000, 500_000], "the others go on"
+    assert returned.wait(5)
 
 
 def test_the_last_response_is_read_by_a_client_that_sent_more(served: Served) -> None:
