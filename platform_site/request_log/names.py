@@ -2,7 +2,7 @@
 because a path may contain anything, such as a key."""
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Final
+from typing import Any, Final
 
 from platform_site.request_log.models import ERROR
 from platform_site.request_log.recording import Entry
@@ -20,28 +20,19 @@ def register(kind: str, lookup: Lookup) -> None:
 
 def without_unknown(using: str, batch: Sequence[Entry]) -> Sequence[Entry]:
     """At most one query per kind."""
-    doubtful = [each for each in batch if each.status >= ERROR and (each.table or each.function)]
-    if not doubtful:
-        return batch
-    tables = _existing("table", using, {_pair(each, each.table) for each in doubtful})
-    functions = _existing("function", using, {_pair(each, each.function) for each in doubtful})
-    return [
-        each._replace(
-            table=each.table if _pair(each, each.table) in tables else None,
-            function=each.function if _pair(each, each.function) in functions else None,
-        )
-        if each.status >= ERROR
-        else each
-        for each in batch
-    ]
+    failed = [entry for entry in batch if entry.status >= ERROR]
+    known: dict[str, set[Pair]] = {}
+    for kind in ("table", "function"):
+        named = {pair for entry in failed if (pair := _pair(entry, kind)) is not None}
+        known[kind] = _lookups[kind](using, named) if named and kind in _lookups else set()
+
+    def checked(entry: Entry) -> Entry:
+        unknown: Any = {kind: None for kind in known if _pair(entry, kind) not in known[kind]}
+        return entry._replace(**unknown)
+
+    return [checked(entry) if entry.status >= ERROR else entry for entry in batch]
 
 
-def _existing(kind: str, using: str, pairs: set[Pair | None]) -> set[Pair | None]:
-    asked = {pair for pair in pairs if pair is not None}
-    return {*_lookups[kind](using, asked)} if asked and kind in _lookups else set()
-
-
-def _pair(entry: Entry, name: str | None) -> Pair | None:
-    if name is None or entry.environment is None:
-        return None
-    return entry.environment.environment_id, name
+def _pair(entry: Entry, kind: str) -> Pair | None:
+    name = getattr(entry, kind)
+    return None if name is None or entry.environment is None else (entry.environment.environment_id, name)

@@ -1,4 +1,4 @@
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -77,12 +77,8 @@ def _scan(values: Mapping[str, Any]) -> sql.Composed:
     conditions = ["environment_id = %(environment_id)s", "at >= %(since)s"]
     conditions += [text for name, text in _INDEXED.items() if values.get(name) is not None]
     return sql.SQL("SELECT {} FROM request_log_entry WHERE {} ORDER BY at DESC, id DESC").format(
-        _names(_COLUMNS), sql.SQL(" AND ").join(map(sql.SQL, conditions))
+        sql.SQL(", ").join(map(sql.Identifier, _COLUMNS)), sql.SQL(" AND ").join(map(sql.SQL, conditions))
     )
-
-
-def _names(columns: Iterable[str]) -> sql.Composed:
-    return sql.SQL(", ").join(map(sql.Identifier, columns))
 
 
 def _statement(scan: sql.Composed, tests: list[str]) -> sql.Composed:
