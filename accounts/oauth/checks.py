@@ -93,12 +93,6 @@ def problems_of_urls(issuer: str | None, endpoints: Mapping[str, str | None]) ->
     return wrong
 
 
-def problems_of_issuer(provider: IdentityProvider, issuer: str) -> list[FieldError]:
-    if provider.kind != IdentityProvider.Kind.OIDC:
-        return [FieldError("issuer", "not_with_endpoints", "A plain OAuth 2 provider must not have an issuer.")]
-    return problems_of_urls(issuer, {})
-
-
 def problems_of_trust(issuer: str | None, trusts_email: bool) -> list[FieldError]:
     if not trusts_email or not metadata.is_multi_tenant(issuer):
         return []

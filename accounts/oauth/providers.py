@@ -140,8 +140,11 @@ def problems_of_change(
     secret, key = values.get("client_secret"), [values.get(name) for name in client_secrets.SIGNING_KEY]
     client_id, scopes = values.get("client_id", provider.client_id), values.get("scopes", ())
     wrong = checks.problems_of_names(provider.name, scopes, client_id, secret)
-    if "issuer" in values:
-        wrong += checks.problems_of_issuer(provider, values["issuer"]) or issuer_errors
+    if "issuer" in values and provider.kind != IdentityProvider.Kind.OIDC:
+        message = "A plain OAuth 2 provider must not have an issuer."
+        wrong.append(FieldError("issuer", "not_with_endpoints", message))
+    elif "issuer" in values:
+        wrong += checks.problems_of_urls(values["issuer"], {}) or issuer_errors
     wrong += client_secrets.problems(*key, issuer=provider.issuer, has_secret=secret is not None)
     wrong += checks.problems_of_trust(
         values.get("issuer", provider.issuer), values.get("trusts_email", provider.trusts_email)
