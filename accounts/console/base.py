@@ -103,6 +103,17 @@ class ConsoleAdmin(ModelAdmin):  # type: ignore[misc]  # unfold has no annotatio
     list_fullwidth = True
     list_filter_submit = True
     empty_words = ""
+    add_form: Any = None
+    add_fields: Any = None
+    """The form and its fields for a new object, if they are others than those of a change."""
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        if obj is None and self.add_form is not None:
+            kwargs["form"] = self.add_form
+        return super().get_form(request, obj, change, **kwargs)
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return self.add_fields if obj is None and self.add_fields else super().get_fields(request, obj)
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest | None = None) -> bool:
         column = lookup.partition(LOOKUP_SEP)[0]

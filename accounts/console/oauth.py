@@ -151,12 +151,10 @@ class RedirectUriAdmin(_Managed):
     form = RedirectUriForm
     pool = link_column("Environment", "projects_environment", "environment_id", empty="platform")
     fields = ("uri", "pool", "created_at")
+    add_fields = ("environment_id", "uri")
 
     def has_change_permission(self, request: HttpRequest, obj: object = None) -> bool:
         return False
-
-    def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
-        return self.fields if obj else ("environment_id", "uri")
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         form: Any = super().get_form(request, obj, change, **kwargs)

@@ -83,7 +83,7 @@ class NewProjectForm(forms.ModelForm):  # type: ignore[type-arg]
 
 @admin.register(Project)
 class ProjectAdmin(ConsoleAdmin):
-    form = AsOpened
+    form, add_form = AsOpened, NewProjectForm
     empty_words = "Add one for an account, or let an account create its own: POST /v1/projects."
     list_display = ("name", "shown_id", "region", "shown_plan", "owner", "member_count", "created_at", "life")
     list_filter = ("region", "plan", SuspendedFilter, ("deleted_at", admin.EmptyFieldListFilter))
@@ -98,7 +98,6 @@ class ProjectAdmin(ConsoleAdmin):
         (None, {"fields": ("name", "plan")}),
         ("Where and since when", {"fields": readonly_fields}),
     )
-    add_fieldsets = ((None, {"fields": ("name", "owner", "region", "plan")}),)
 
     shown_id = _shown_id
 
@@ -106,13 +105,8 @@ class ProjectAdmin(ConsoleAdmin):
         found: QuerySet[Project] = super().get_queryset(request)
         return found.annotate(member_count=Count("memberships", distinct=True)).prefetch_related("memberships__user")
 
-    def get_form(self, request: HttpRequest, obj: Project | None = None, change: bool = False, **kwargs: Any) -> Any:
-        if obj is None:
-            kwargs["form"] = NewProjectForm
-        return super().get_form(request, obj, change, **kwargs)
-
     def get_fieldsets(self, request: HttpRequest, obj: Project | None = None) -> Any:
-        return self.fieldsets if obj else self.add_fieldsets
+        return self.fieldsets if obj else ((None, {"fields": ("name", "owner", "region", "plan")}),)
 
     def has_change_permission(self, request: HttpRequest, obj: Project | None = None) -> bool:
         return bool(super().has_change_permission(request, obj)) and (obj is None or obj.deleted_at is None)

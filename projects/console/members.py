@@ -40,7 +40,7 @@ class NewMemberForm(forms.ModelForm):  # type: ignore[type-arg]
 
 @admin.register(Member)
 class MemberAdmin(ConsoleAdmin):
-    form = AsOpened
+    form, add_form = AsOpened, NewMemberForm
     empty_words = "Each project comes with two environments and its owner as a member."
     list_display = ("user", "role", "project", "created_at")
     list_filter = ("role",)
@@ -48,19 +48,12 @@ class MemberAdmin(ConsoleAdmin):
     search_help_text = "Email or id of the account, name or id of the project"
     ordering = ("-created_at", "-id")
     fields = ("project", "user", "role", "created_at")
+    add_fields = ("project_id", "email", "role")
     readonly_fields = ("project", "user", "created_at")
 
     def get_queryset(self, request: HttpRequest) -> "QuerySet[Member]":
         found: QuerySet[Member] = super().get_queryset(request)
         return found.filter(project__deleted_at__isnull=True).select_related("user", "project")
-
-    def get_form(self, request: HttpRequest, obj: Member | None = None, change: bool = False, **kwargs: Any) -> Any:
-        if obj is None:
-            kwargs["form"] = NewMemberForm
-        return super().get_form(request, obj, change, **kwargs)
-
-    def get_fields(self, request: HttpRequest, obj: Member | None = None) -> Any:
-        return self.fields if obj else ("project_id", "email", "role")
 
     def save_model(self, request: HttpRequest, obj: Member, form: Any, change: bool) -> None:
         if change:
