@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from heapq import nsmallest
 from typing import Any, Final
 
 from platform_site.embedded.sockets import BACKLOG
@@ -34,6 +35,8 @@ MAX_INCOMPLETE: Final = 128 * 1024 * 1024
 SEND_BUFFER: Final = 256 * 1024
 """Bytes that the kernel buffers besides for each connection; by default up to 4 MB."""
 _EXPIRY_CHECK_SECONDS: Final = 0.5
+_CLOSED_TOGETHER: Final = 64
+"""Idle connections, if there are too many: finding the oldest takes milliseconds."""
 _NEVER: Final = float("inf")
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -87,6 +90,19 @@ class HttpServer:
             connection.abort()
         self.loop.call_later(_EXPIRY_CHECK_SECONDS, self.loop.run_in_executor, None, return_memory)
 
+    def has_room(self) -> bool:
+        """Whether there may be another connection. If there are too many, those that were idle for the longest time are
+        closed: a few requests per second could keep enough of them open to keep all other clients out."""
+        if len(self.connections) < self.max_connections:
+            return True
+        idle = [each for each in self.connections if each.is_idle]
+        if idle:
+            logger.warning("idle connections are closed: there are %d", self.max_connections)
+        for connection in nsmallest(_CLOSED_TOGETHER, idle, key=lambda each: each.deadline):
+            self.connections.discard(connection)
+            connection.abort()
+        return bool(idle)
+
     def _limit_incomplete(self) -> None:
         """Refuse requests, the slowest first, until the bodies of the others have at most MAX_INCOMPLETE."""
         total = sum(each.incomplete for each in self.connections)
@@ -128,6 +144,7 @@ class HttpConnection(asyncio.Protocol):
         self.server = server
         self._answering: Message | None = None
         self.stream: EventStream | None = None
+        self._was_answered = False
         self._unread = 0
         self.reads = False
         """Whether the client has read some of the bytes that were unread before."""
@@ -143,7 +160,7 @@ class HttpConnection(asyncio.Protocol):
         address = (peer[0] if peer else "", *(own[:2] if own else ("", 80)))
         self._parser = RequestParser(partial(check_head, self.server.forwarding, address))
         transport.set_write_buffer_limits(high=1024 * 1024)
-        if len(self.server.connections) < self.server.max_connections:
+        if self.server.has_room():
             self.server.connections.add(self)
         else:
             logger.warning("a connection was closed: there are %d", self.server.max_connections)
@@ -209,6 +226,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _finish(self, message: Message, data: bytes) -> None:
         self._answering = None
+        self._was_answered = True
         if self.is_gone:
             return
         self._transport.write(data)
@@ -259,6 +277,12 @@ class HttpConnection(asyncio.Protocol):
             self.refuse(RequestTimeout())
         else:
             self._close()
+
+    @property
+    def is_idle(self) -> bool:
+        """Between two requests."""
+        waits = self._answering is not None or self._parser.messages or self._transport.get_write_buffer_size()
+        return self._was_answered and not waits and self._parser.state == "idle"
 
     @property
     def incomplete(self) -> int:

@@ -92,6 +92,30 @@ def test_hundreds_may_connect_while_the_loop_is_busy(served: Served) -> None:
         served.run()
 
 
+def test_connections_that_were_idle_longest_make_room_for_others(served: Served) -> None:
+    """Without it, one client could keep all others out with a request per minute on each of its connections."""
+    served.server.max_connections = 70
+    waiting, stream, fresh = (
+        served.unread_request(),
+        served.unread_request(),
+        served.open.enter_context(served.client()),
+    )
+    EventStream(stream, EventStreamResponse(MessageQueue(20_000_000)))
+    idle = [served.unread_request() for _ in range(67)]
+    for message in idle:
+        message.respond(HttpResponse(b""))
+        served.run(0.002)
+    assert len(served.server.connections) == 70
+    served.unread_request()
+    served.run(0.05)
+    assert [each.connection.is_gone for each in idle] == [True] * 64 + [False] * 3
+    assert [each.connection.is_gone for each in (waiting, stream)] == [False, False]
+    known = len(served.begun)
+    fresh.sendall(REQUEST)
+    served.run()
+    assert len(served.begun) == known + 1
+
+
 def test_pipelined_requests_are_answered_in_order_whoever_writes(served: Served) -> None:
     with served.client() as client:
         client.sendall(REQUEST * 4)
