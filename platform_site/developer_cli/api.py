@@ -212,6 +212,8 @@ class Api:
         hint = _HINTS.get(status, "")
         if status == 401 and self.credentials and not self.credentials.refresh_token:
             hint = "Use another token: platform login --token, or PLATFORM_TOKEN."
+        if status == 404 and message.startswith("The environment does not exist"):
+            hint = "Link this folder to another one: platform link"
         default = Exit.UNREACHABLE if status >= 500 or status == 429 else Exit.REFUSED
         ids = str(error.get("request_id", "")), str(error.get("run_id", ""))
         raise Failure(_EXITS.get(status, default), code, message, hint, fields, *ids)

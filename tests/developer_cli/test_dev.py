@@ -104,7 +104,13 @@ def test_a_removed_function_is_reported_as_still_deployed(files: Files) -> None:
 
 def test_an_environment_that_is_gone_ends_it(files: Files) -> None:
     files.write("schema.json", SCHEMA)
-    assert files.cli.error("dev", "-e", "env_" + "0" * 26, code=5)["code"] == "not_found"
+    gone = "env_" + "0" * 26
+    assert files.cli.error("dev", "-e", gone, code=5)["code"] == "not_found"
+    link = files.cli.folder / "platform.json"
+    linked = link.read_text()
+    link.write_text(json.dumps({**json.loads(linked), "environment": gone}))  # as after a teammate deleted the branch
+    assert files.cli.error("dev", code=5)["hint"] == "Link this folder to another one: platform link"
+    link.write_text(linked)
 
 
 def test_files_that_cannot_be_read_do_not_end_it(files: Files) -> None:
