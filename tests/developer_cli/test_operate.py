@@ -75,6 +75,8 @@ def test_logs_of_failed_runs(cli: Cli) -> None:
     assert " ms Error: no luck\n" in text
     assert "succeeded" not in text
     assert cli.error("logs", "none", code=5)
+    assert cli.run("logs", "reads", "--status", "running").stderr == "No runs to show.\n"
+    assert cli.run("logs", "--status", "418").stderr == "No requests to show.\n"
     assert cli.error("logs", "reads", "--status", "great", code=3)["fields"][0]["field"] == "status"
 
 

@@ -42,6 +42,8 @@ def _print_requests(api: Api, follow: bool, limit: int, status: str | None) -> N
     if follow:
         found = (each for each in islice(found, MAX_SKIPPED) if each["route"] != POLLED)
     newest = list(islice(found, limit))
+    if not newest:
+        output.note("No requests to show.")
     for each in reversed(newest):
         _print_request(each)
     if follow:
@@ -95,6 +97,8 @@ def _print_request(entry: dict[str, Any]) -> None:
 def _print_runs(api: Api, path: str, follow: bool, limit: int, status: str | None) -> None:
     listed = api.get(path, limit=100, status=status)["data"]
     passed = {each["id"] for each in listed[limit:]}
+    if not listed:
+        output.note("No runs to show.")
     while True:
         for each in reversed(listed):
             if each["id"] not in passed and (not follow or each["status"] != "running"):
