@@ -1,12 +1,17 @@
+from collections.abc import Sequence
 from email.utils import parseaddr
 from typing import Any
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
+from django.db import Error as DatabaseError
 
+from accounts.models import SigningKey
+from accounts.tokens import signing_keys
 from accounts.users import emails
-from platform_site.checks import READABLE
+from platform_site.checks import READABLE, STORED
 from platform_site.http.errors import ValidationFailed
+from platform_site.security import keyring
 
 _SMTP = "django.core.mail.backends.smtp.EmailBackend"
 _THIS_MACHINE = {"localhost", "127.0.0.1", "::1"}
@@ -25,6 +30,29 @@ def check_email_settings(**_: Any) -> list[CheckMessage]:
     except ValidationFailed:
         found.append(Error("DEFAULT_FROM_EMAIL has no valid email address.", id="accounts.E002"))
     return found
+
+
+@register(Tags.security, STORED, deploy=True)
+def check_stored_signing_keys(*, databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
+    """With foreign ENCRYPTION_KEYS, a server would encrypt new secrets so that no other process can decrypt them."""
+    if not settings.PRODUCTION or not databases:
+        return []
+    try:
+        stored = [bytes(sealed) for sealed in SigningKey.objects.values_list("sealed_private", flat=True)[:100]]
+    except DatabaseError:  # it is unavailable, or not migrated yet
+        return []
+    if not stored or any(map(_can_be_decrypted, stored)):
+        return []
+    message = "ENCRYPTION_KEYS decrypts no signing key of this control database. Set the keys that it was used with."
+    return [Error(message, id="accounts.E003")]
+
+
+def _can_be_decrypted(sealed: bytes) -> bool:
+    try:
+        keyring.unseal(sealed, purpose=signing_keys.PURPOSE)
+    except keyring.KeyringError:
+        return False
+    return True
 
 
 @register(Tags.security, deploy=True)

@@ -7,7 +7,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register, run_checks
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
-from django.db import DEFAULT_DB_ALIAS
+from django.db import DEFAULT_DB_ALIAS, connections
 
 from platform_site import env
 from platform_site.embedded.data_dir import REGIONS, region_variable
@@ -16,6 +16,8 @@ from platform_site.security import keyring
 
 READABLE: Final = "readable"
 """The tag of checks whose errors stop `serve` and `work`."""
+STORED: Final = "stored"
+"""The same for checks that compare settings with the control database."""
 _SECRET_KEY_LENGTH: Final = 50
 _INNER: Final = ("127.0.0.1", "::1", "169.254.169.254", "fd00:ec2::254")
 """This machine, and the metadata services of clouds."""
@@ -78,8 +80,11 @@ def check_databases_differ(**_: Any) -> list[CheckMessage]:
 
 def require_readable_settings() -> None:
     """For servers, which would fail later. Raises CommandError."""
-    for problem in run_checks(tags=[READABLE], include_deployment_checks=True):
-        raise CommandError(problem.msg)
+    databases = [DEFAULT_DB_ALIAS]
+    for tag in (READABLE, STORED):
+        for problem in run_checks(tags=[tag], include_deployment_checks=True, databases=databases):
+            raise CommandError(problem.msg)
+    connections[DEFAULT_DB_ALIAS].close()  # forked processes must not share it
 
 
 @register(Tags.security, READABLE, deploy=True)

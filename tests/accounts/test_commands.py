@@ -19,10 +19,12 @@ from django.db.models.functions import Now
 from django.test import Client
 from django.utils import timezone
 
-from accounts import tasks
+from accounts import audit, tasks
+from accounts.checks import check_stored_signing_keys
 from accounts.keys import server_keys
 from accounts.models import AuditEntry, ServerKey, Session, SigningKey, User
 from accounts.models.registration import AccountEmail
+from accounts.tokens import signing_keys
 from accounts.users import sessions
 from platform_site.identity.callers import ACCOUNT_SCOPES, PUBLISHABLE_SCOPES
 from projects.models import Environment
@@ -375,3 +377,18 @@ def test_failure_in_periodic_job_stops_no_other_deletion(
     monkeypatch.setattr(sessions, "purge", fail)
     tasks.purge_expired()
     assert not ServerKey.objects.exists()
+
+
+@pytest.mark.parametrize("command", ["serve", "work"])
+def test_nothing_serves_with_foreign_encryption_keys(settings: Any, command: str) -> None:
+    settings.PRODUCTION = True
+    assert check_stored_signing_keys(databases=["default"]) == []
+    signing_keys.rotate(actor=audit.SYSTEM)
+    settings.ENCRYPTION_KEYS = ["22" * 32, *settings.ENCRYPTION_KEYS]
+    assert check_stored_signing_keys(databases=["default"]) == []
+    settings.ENCRYPTION_KEYS = ["22" * 32]
+    assert check_stored_signing_keys() == [], "`check --deploy` may run where there is no database"
+    with pytest.raises(CommandError, match="^ENCRYPTION_KEYS decrypts no signing key of this control database"):
+        call_command(command)
+    signing_keys.rotate(actor=audit.SYSTEM)  # so that one can go on without the lost keys
+    assert check_stored_signing_keys(databases=["default"]) == []
