@@ -199,20 +199,16 @@ class Feed:
                 self._oldest_first ^= {task.environment_id}  # the next task begins at the other end
                 self.wake()
                 break
-            self._fetch_and_serve(task, streams)
-
-    def _fetch_and_serve(self, task: Task, streams: Sequence[Stream]) -> None:
-        """One position at a time: reconnecting clients each have their own, with much to read."""
-        try:
-            for fetched_for, found in fetch(self._using, streams, task.until):
-                task.effort.extend()
-                self._serve_all(task, fetched_for, found)
-        except Error as error:
-            self._record_failure(streams, error)
-        except Exception:
-            logger.exception("streams of %s ended", task.environment_id)
-            for stream in streams:
-                stream.end("internal")
+            try:  # one position at a time: reconnecting clients each have their own, with much to read
+                for fetched_for, found in fetch(self._using, streams, task.until):
+                    task.effort.extend()
+                    self._serve_all(task, fetched_for, found)
+            except Error as error:
+                self._record_failure(streams, error)
+            except Exception:
+                logger.exception("streams of %s ended", task.environment_id)
+                for stream in streams:
+                    stream.end("internal")
 
     def _serve_all(self, task: Task, streams: Sequence[Stream], found: FetchedEvents) -> None:
         now = time.monotonic()

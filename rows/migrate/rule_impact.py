@@ -163,7 +163,8 @@ def _impact(
     statement_of: Callable[..., tuple[Statement, list[list[str]]]],
 ) -> Impact:
     role_before, role_after = before.rules.role_key(principal), after.rules.role_key(principal)
-    old, new = _columns(before, table, principal), _columns(after, table, principal)
+    reads = before.rules.access(table, role_before).read, after.rules.access(table, role_after).read
+    old, new = (read.columns if read else () for read in reads)
     appearing, vanishing = [name for name in new if name not in old], [name for name in old if name not in new]
     seen: VisibleRows | None = None
     why_not = "Not counted: it takes too long."
@@ -184,11 +185,6 @@ def _impact(
     except TooLarge:
         why_not = "Not counted: the rules have too many conditions."
     return Impact(table, label, seen, None if seen else why_not, tuple(appearing), tuple(vanishing))
-
-
-def _columns(compiled: CompiledSchema, table: str, principal: Principal) -> tuple[str, ...]:
-    read = compiled.rules.access(table, compiled.rules.role_key(principal)).read
-    return read.columns if read else ()
 
 
 def _counts(using: str, statement: Statement, principal: Principal, sample: int) -> list[int] | None:

@@ -69,8 +69,12 @@ def update(context: QueryContext, name: str, query: BulkQuery, body: Any) -> Cha
             return chosen
         written = _update_at_once(context, pending, chosen.ids)
         for row_id in chosen.ids:
-            if row_id not in written:  # which raises the reason, or writes what one statement cannot
-                _update_one(context, name, row_id, body)
+            if row_id not in written:
+                try:  # raises the reason, or writes what one statement cannot
+                    write_service.update(context, name, row_id, body)
+                except ValidationFailed as error:
+                    fields = [replace(field, message=f"{row_id}: {field.message}") for field in error.fields]
+                    raise ValidationFailed(fields=fields) from error
     return chosen
 
 
@@ -88,14 +92,6 @@ def _update_at_once(context: QueryContext, pending: PendingUpdate, ids: Sequence
         for row_id in written:
             announce(context, table.name, "update", row_id)
     return written
-
-
-def _update_one(context: QueryContext, name: str, row_id: str, body: Any) -> None:
-    try:
-        write_service.update(context, name, row_id, body)
-    except ValidationFailed as error:
-        fields = [replace(field, message=f"{row_id}: {field.message}") for field in error.fields]
-        raise ValidationFailed(fields=fields) from error
 
 
 def delete(context: QueryContext, name: str, query: BulkQuery) -> Changed:
