@@ -76,7 +76,18 @@ def explain(context: QueryContext, name: str, row_id: str, subject: Principal, *
     held = {condition: cell == b"t" for condition, cell in zip(conditions, verdicts_of_row, strict=True)}
     at = datetime.fromisoformat((now or b"").decode())
     facts = _Facts(cells, quantifiers, visible_quantifiers, held, subject, at, knows_users)
-    explanations = [_explanation_of(rule, access, facts) for rule in rules]
+    explanations = [
+        {
+            "role": access.role,
+            "action": rule.action,
+            "verdict": held[rule.condition],
+            "clauses": [
+                {"clause": clause.text, "verdict": held[clause.condition], "why": _why(clause, facts)}
+                for clause in rule.clauses
+            ],
+        }
+        for rule in rules
+    ]
     for action in ("read", "update", "delete"):
         if not any(rule["action"] == action for rule in explanations):
             explanations.append({"role": access.role, "action": action, "verdict": False, "clauses": []})
@@ -110,14 +121,6 @@ class _Facts:
     principal: Principal
     now: datetime
     knows_users: bool
-
-
-def _explanation_of(rule: _Rule, access: Access, facts: _Facts) -> dict[str, Any]:
-    shown = [
-        {"clause": clause.text, "verdict": facts.held[clause.condition], "why": _why(clause, facts)}
-        for clause in rule.clauses
-    ]
-    return {"role": access.role, "action": rule.action, "verdict": facts.held[rule.condition], "clauses": shown}
 
 
 def _why(clause: Clause, facts: _Facts) -> str:

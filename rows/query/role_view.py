@@ -21,30 +21,28 @@ CLOCK: Final = b"statement_timestamp()"
 """Of `$now` and `created_at`, independent of web processes."""
 
 
-def _parameter(operand: Operand) -> Expression:
-    match operand:
-        case Slot():
-            return Parameter(operand.index, operand.type)
-        case Variable(name="now"):
-            return Sql(f"{CLOCK.decode()}::{operand.type}")
-        case Variable():
-            return Parameter(operand, operand.type)
-        case Constant():
-            return Parameter(operand, operand.type, operand.wire)
-        case OtherCell():
-            raise TypeError("a cell is no parameter: `ConditionCompiler` compares it")
-
-
 @dataclass(eq=False)
 class RoleView:
-    operand = staticmethod(_parameter)
-
     schema: Schema
     models: RowModels
     ruleset: Ruleset
     role_key: RoleKey
     alias: str
     cache: dict[Hashable, object] = field(default_factory=dict, init=False)
+
+    @staticmethod
+    def operand(operand: Operand) -> Expression:
+        match operand:
+            case Slot():
+                return Parameter(operand.index, operand.type)
+            case Variable(name="now"):
+                return Sql(f"{CLOCK.decode()}::{operand.type}")
+            case Variable():
+                return Parameter(operand, operand.type)
+            case Constant():
+                return Parameter(operand, operand.type, operand.wire)
+            case OtherCell():
+                raise TypeError("a cell is no parameter: `ConditionCompiler` compares it")
 
     @property
     def rules(self) -> ConditionCompiler:

@@ -196,10 +196,6 @@ def _empty(column: Column) -> Any:
     return _OMITTED if column.default is not None or column.implicit else None
 
 
-def _integer(cell: str) -> Any:
-    return int(cell) if _INTEGER.fullmatch(cell) else cell
-
-
 def _float(cell: str) -> Any:
     try:
         return float(cell) if cell.isascii() and "_" not in cell else cell  # to Python "1_000" and "١" are numbers, too
@@ -216,15 +212,11 @@ def _json(cell: str) -> Any:
         return object()  # of no JSON type: refused as one of the wrong type
 
 
-def _timestamp(cell: str) -> Any:
-    return f"{cell}:00" if _SHORT_ZONE.search(cell) and ":" in cell else cell
-
-
 _PARSERS: Final[Mapping[str, Callable[[str], Any]]] = {
-    "integer": _integer,
+    "integer": lambda cell: int(cell) if _INTEGER.fullmatch(cell) else cell,
     "float": _float,
     "boolean": lambda cell: _TRUTHS.get(cell.lower(), cell),
     "json": _json,
     "text[]": _json,
-    "timestamp": _timestamp,
+    "timestamp": lambda cell: f"{cell}:00" if _SHORT_ZONE.search(cell) and ":" in cell else cell,
 }
