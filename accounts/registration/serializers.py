@@ -1,4 +1,5 @@
-from typing import Any
+from functools import partial
+from typing import Final
 
 from accounts.api.serializers import (
     MAX_USER_NAME_LENGTH,
@@ -10,10 +11,8 @@ from accounts.models.registration import SignUpMode
 from accounts.registration import pool_settings
 from platform_site.http import fields
 
-
-class TokenField(fields.CharField):
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(max_length=200, write_only=True, **kwargs)
+TokenField: Final = partial(fields.CharField, max_length=200, write_only=True)
+UrlField: Final = partial(fields.CharField, required=False, max_length=pool_settings.MAX_URL_LENGTH)
 
 
 class SignUpInput(fields.Serializer):
@@ -50,11 +49,6 @@ class EmailChangeInput(EmailInput):
 
 class DeleteAccountInput(fields.Serializer):
     current_password = PasswordField(required=False, help_text="Required for an account with a password.")
-
-
-class UrlField(fields.CharField):
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(required=False, max_length=pool_settings.MAX_URL_LENGTH, **kwargs)
 
 
 class LinkUrls(fields.Serializer):

@@ -101,7 +101,11 @@ def _profile_of_userinfo(calls: Calls, known: Metadata, access_token: str) -> Pr
         subject = str(subject)
     email, verified = value["email"], value.get("email_verified")
     if provider.emails_endpoint:
-        email, verified = _primary_email(calls.get_json(provider.emails_endpoint, access_token=access_token))
+        listed = calls.get_json(provider.emails_endpoint, access_token=access_token)
+        if not isinstance(listed, list):
+            raise ProviderAnswerInvalid("no list of emails")
+        primary = next((one for one in listed if isinstance(one, dict) and one.get("primary") is True), {})
+        email, verified = primary.get("email"), primary.get("verified")
     return _checked_profile(subject, email, verified, value["name"])
 
 
@@ -109,15 +113,6 @@ def _at(value: Any, path: str) -> Any:
     for step in path.split("."):
         value = value.get(step) if isinstance(value, dict) else None
     return value
-
-
-def _primary_email(listed: Any) -> tuple[Any, Any]:
-    if not isinstance(listed, list):
-        raise ProviderAnswerInvalid("no list of emails")
-    for one in listed:
-        if isinstance(one, dict) and one.get("primary") is True:
-            return one.get("email"), one.get("verified")
-    return None, None
 
 
 def _checked_profile(subject: Any, email: Any, verified: Any, name: Any) -> Profile:
