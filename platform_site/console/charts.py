@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
 from django.template.loader import render_to_string
@@ -74,9 +75,5 @@ def legend(series: Sequence[Series]) -> SafeString:
 
 def _round_up(figure: int) -> int:
     """The next 1, 2 or 5 with zeros, at least 4."""
-    scale = 1
-    while True:
-        for step in (1, 2, 5):
-            if figure <= step * scale and step * scale >= 4:
-                return step * scale
-        scale *= 10
+    found: int = next(step * 10**zeros for zeros in count() for step in (1, 2, 5) if step * 10**zeros >= max(figure, 4))
+    return found
