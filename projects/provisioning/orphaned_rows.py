@@ -50,16 +50,10 @@ def find_in_control() -> Iterator[str]:
 
 
 def _gone(table: type[models.Model], using: str, only: LiteralString) -> Iterator[str]:
-    for found in _named_by(table, using, only):
+    statement = _SKIP_SCAN.format(table=sql.Identifier(table._meta.db_table), only=sql.SQL(only)).as_string(None)
+    found = [""]
+    while found := statements.column(using, statement, {"after": found[-1], "limit": AT_ONCE}):
         known = set(Environment.objects.filter(pk__in=found).values_list("pk", flat=True))
         for environment_id in found:
             if environment_id not in known and ids.matches("env", environment_id) and schemas.is_gone(environment_id):
                 yield environment_id
-
-
-def _named_by(table: type[models.Model], using: str, only: LiteralString) -> Iterator[list[str]]:
-    statement = _SKIP_SCAN.format(table=sql.Identifier(table._meta.db_table), only=sql.SQL(only)).as_string(None)
-    found = [""]
-    while found:
-        found = statements.column(using, statement, {"after": found[-1], "limit": AT_ONCE})
-        yield found
