@@ -47,13 +47,6 @@ def directory() -> Directory:
     return _directory
 
 
-def active_environment(environment_id: str) -> EnvironmentRef | None:
-    environment = directory().environment_ref(environment_id)
-    if environment is not None:
-        environment.require_active()
-    return environment
-
-
 def own_pool(environment: EnvironmentRef, things: str = "users") -> str:
     """The environment's own pool. Raises Forbidden in a preview branch, whose users are its parent's."""
     if environment.is_branch:
@@ -86,5 +79,5 @@ def lock_settings(environment_id: str | None, what: str) -> None:
 
 def require_active(environment_id: str | None) -> None:
     """Raise ProjectSuspended if the environment's project is. None (platform accounts) never is. One query."""
-    if environment_id is not None:
-        active_environment(environment_id)
+    if environment_id is not None and (environment := directory().environment_ref(environment_id)) is not None:
+        environment.require_active()

@@ -52,8 +52,11 @@ def pool_of(environment_id: str | None) -> Pool | None:
     ProjectSuspended."""
     if environment_id is None:
         return PLATFORM
-    environment = environment_directory.active_environment(environment_id)
-    return None if environment is None else Pool(environment.pool_id, environment_id, environment.plan)
+    environment = environment_directory.directory().environment_ref(environment_id)
+    if environment is None:
+        return None
+    environment.require_active()
+    return Pool(environment.pool_id, environment_id, environment.plan)
 
 
 def own_pool_of(request: HttpRequest) -> Pool:
