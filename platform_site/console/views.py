@@ -55,7 +55,11 @@ def waiting(request: HttpRequest, region: str) -> HttpResponse:
     _require_staff(request)
     if region not in settings.REGION_DATABASES:
         raise Http404("There is no such region.")
-    context: dict[str, Any] = admin.site.each_context(request) | {"title": f"Waiting in {region}", "region": region}
+    context: dict[str, Any] = admin.site.each_context(request) | {
+        "title": f"Waiting in {region}",
+        "region": region,
+        "most": SHOWN,
+    }
     suspended = suspended_in(region)
     try:
         for name, statement in _LISTS.items():

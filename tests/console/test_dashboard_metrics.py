@@ -223,6 +223,7 @@ def test_page_opens_and_reports_an_unavailable_region(console: Client, filled: W
     assert "These are the last known values" in page
     assert "of 1 in 24 h" in page, "the last values stay"
     assert "does not answer" in waits
+    assert "Each list shows its first 50 entries." in shown(console, f"/admin/waiting/{REGION}/")
     assert Sample.objects.get(name="eu-west-1").is_away is False
     measure_regions()
     assert "the database is unavailable" not in shown(console)
