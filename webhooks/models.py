@@ -21,7 +21,7 @@ class Webhook(models.Model):
     name = models.CharField(max_length=48, null=True)
     url = models.CharField(max_length=2000)
     host = models.CharField(max_length=260)
-    """`host:port`, the receiver for the circuit breaker."""
+    """`host:port`, the receiver of this environment for the circuit breaker."""
     events = ArrayField(models.CharField(max_length=120))
     """`tasks.insert`, `tasks.*`, `*.insert`, `*`, or a system event."""
     filter = models.JSONField(null=True)

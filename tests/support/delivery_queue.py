@@ -55,7 +55,7 @@ def forget_statistics(using: str, table: str = "webhooks_delivery") -> None:
 def blocks_of_a_claim(using: str, **more: Any) -> int:
     """How many pages one claim looks at. It is undone."""
     parameters = {
-        "bytes": MAX_CLAIM_BYTES, "window": 2000, "hosts": [], "free_slots": [], "default_slots": 2, "limit": 20, "lease": timedelta(seconds=30),
+        "bytes": MAX_CLAIM_BYTES, "window": 2000, "receivers": [], "free_slots": [], "default_slots": 2, "limit": 20, "lease": timedelta(seconds=30),
         "only": None, "suspended": [], **more,
     }  # fmt: skip
     return blocks_of(using, SQL["claim"], parameters)

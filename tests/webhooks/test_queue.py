@@ -51,7 +51,9 @@ def test_a_claim_costs_the_same_however_long_the_backlog(
     """Without statistics, too: a queue grows faster than they are gathered."""
     using = tracker.project.cluster
     webhook = subscribe(events=["lists.insert"])
-    paused: dict[str, Any] = {"hosts": [f"127.0.0.1:{receiver.port}"], "free_slots": [0]} if is_paused else {}
+    paused: dict[str, Any] = (
+        {"receivers": [f"{tracker.environment_id} 127.0.0.1:{receiver.port}"], "free_slots": [0]} if is_paused else {}
+    )
     pile_up(tracker, webhook, 1, 1_000)
     forget_statistics(using)
     few = blocks_of_a_claim(using, **paused)
@@ -104,8 +106,10 @@ def test_what_is_due_and_nobodys_is_claimed_the_longest_wait_first(
     assert claimed(limit=1) == claimed(initial=1) == ["due for longest"]
     assert len(claimed(limit=2)) == len(claimed(initial=2)) == 2
     host = Webhook.objects.using(using).get(pk=webhook["id"]).host
-    assert claimed(free_slots={host: 0}) == claimed(initial=0) == []
-    assert claimed(free_slots={host: 1}, initial=20) == ["due for longest"]
+    receiver = f"{tracker.environment_id} {host}"
+    assert claimed(free_slots={receiver: 0}) == claimed(initial=0) == []
+    assert claimed(free_slots={receiver: 1}, initial=20) == ["due for longest"]
+    assert claimed(free_slots={f"env_other {host}": 0}) == due, "another tenant's failures at the same host"
     stored = Webhook.objects.using(using).filter(pk=webhook["id"])
     for closed in ({"enabled": False}, {"deleted_at": AGO}, {"listens_until": SOON}):
         before = stored.values(*closed).get()

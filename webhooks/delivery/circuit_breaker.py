@@ -1,7 +1,8 @@
-"""A circuit breaker per receiver (host and port), in one worker. Concurrency doubles with a fast response, is halved by
-a slow one, and falls to one after a timeout or connection error. After FAILURE_THRESHOLD such failures in a row nothing
-is claimed during a cooldown; then one attempt probes the receiver. Receivers without earned concurrency share one
-limit, so that hanging ones delay no others."""
+"""A circuit breaker per receiver, in one worker. A receiver is a host and port for one environment, so that no tenant
+can close a shared host to others. Concurrency doubles with a fast response, is halved by a slow one, and falls to one
+after a timeout or connection error. After FAILURE_THRESHOLD of these in a row nothing is claimed during a cooldown;
+then one attempt probes the receiver. Receivers without earned concurrency share one limit, so that hanging ones delay
+no others."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -49,15 +50,15 @@ class Receivers:
         self.in_flight = 0
         """Over all receivers."""
 
-    def _receiver(self, host: str) -> Receiver:
-        receiver = self._known.get(host)
+    def _receiver(self, name: str) -> Receiver:
+        receiver = self._known.get(name)
         if receiver is None:
             if len(self._known) >= MAX_RECEIVERS:
                 idle = (known for known, other in self._known.items() if other.in_flight == 0)
                 self._known.pop(next(idle, ""), None)
-            receiver = self._known[host] = Receiver()
+            receiver = self._known[name] = Receiver()
         else:
-            self._known.move_to_end(host)
+            self._known.move_to_end(name)
         return receiver
 
     def free_slots(self, now: float) -> tuple[dict[str, int], int]:
@@ -65,17 +66,17 @@ class Receivers:
         unproven = sum(r.in_flight for r in self._known.values() if r.concurrency <= INITIAL_CONCURRENCY)
         default = INITIAL_CONCURRENCY if unproven < MAX_IN_FLIGHT_UNPROVEN else 0
         slots = {
-            host: r.free_slots(now) if default or r.concurrency > INITIAL_CONCURRENCY else 0
-            for host, r in self._known.items()
+            name: r.free_slots(now) if default or r.concurrency > INITIAL_CONCURRENCY else 0
+            for name, r in self._known.items()
         }
-        return {host: free for host, free in slots.items() if free != default}, default
+        return {name: free for name, free in slots.items() if free != default}, default
 
-    def started(self, host: str) -> None:
-        self._receiver(host).in_flight += 1
+    def started(self, name: str) -> None:
+        self._receiver(name).in_flight += 1
         self.in_flight += 1
 
-    def released(self, host: str) -> None:
-        self._receiver(host).in_flight -= 1
+    def released(self, name: str) -> None:
+        self._receiver(name).in_flight -= 1
         self.in_flight -= 1
 
     def reset_in_flight(self) -> None:
@@ -83,16 +84,16 @@ class Receivers:
         for receiver in self._known.values():
             receiver.in_flight = 0
 
-    def concurrency_of(self, host: str) -> int:
+    def concurrency_of(self, name: str) -> int:
         """May be called from any thread."""
-        receiver = self._known.get(host)
+        receiver = self._known.get(name)
         return INITIAL_CONCURRENCY if receiver is None else receiver.concurrency
 
-    def ended(self, host: str, *, responded: bool, seconds: float, now: float) -> bool:
+    def ended(self, name: str, *, responded: bool, seconds: float, now: float) -> bool:
         """Record an attempt: `responded` with any status, or failed by a timeout or connection error. Returns whether
         this lowered the receiver's concurrency."""
-        self.released(host)
-        receiver = self._receiver(host)
+        self.released(name)
+        receiver = self._receiver(name)
         before = receiver.concurrency
         if responded:
             receiver.failures = 0

@@ -52,10 +52,10 @@ class SenderThreads:
 
     def submit(self, claimed: ClaimedDelivery) -> None:
         with self._lock:
-            if self._active[claimed.host] >= self._receivers.concurrency_of(claimed.host):
-                self._queues[claimed.host].append(claimed)
+            if self._active[claimed.receiver] >= self._receivers.concurrency_of(claimed.receiver):
+                self._queues[claimed.receiver].append(claimed)
                 return
-            self._active[claimed.host] += 1
+            self._active[claimed.receiver] += 1
             active = self._active.total()
         if active > len(self._threads):
             thread = threading.Thread(target=self._run, name="webhook-sender", daemon=True)
@@ -70,19 +70,19 @@ class SenderThreads:
                 # Too old to start: its webhook may have been disabled, or its lease may end too early.
                 is_stale = following.age() > min(START_WITHIN, settings.WEBHOOK_LEASE / 2)
                 self.outcomes.put(following if is_stale else make_attempt(following))
-                following = self._next(claimed.host)
+                following = self._next(claimed.receiver)
 
-    def _next(self, host: str) -> ClaimedDelivery | None:
+    def _next(self, receiver: str) -> ClaimedDelivery | None:
         with self._lock:
-            waiting = self._queues.get(host)
-            if waiting and self._active[host] <= self._receivers.concurrency_of(host):
+            waiting = self._queues.get(receiver)
+            if waiting and self._active[receiver] <= self._receivers.concurrency_of(receiver):
                 return waiting.popleft()
-            self._active[host] -= 1
+            self._active[receiver] -= 1
             return None
 
-    def withdraw(self, host: str) -> list[ClaimedDelivery]:
+    def withdraw(self, receiver: str) -> list[ClaimedDelivery]:
         with self._lock:
-            return list(self._queues.pop(host, ()))
+            return list(self._queues.pop(receiver, ()))
 
     def unstarted(self) -> list[ClaimedDelivery]:
         with self._lock:
@@ -132,7 +132,7 @@ class Dispatcher:
                         raise
                     relayed, claimed = 0, []
                 for each in claimed:
-                    self.receivers.started(each.host)
+                    self.receivers.started(each.receiver)
                     senders.submit(each)
                 made += len(claimed)
                 results = self._collect(wait=0 if relayed or claimed else POLL_SECONDS)
@@ -180,15 +180,15 @@ class Dispatcher:
                 item = self._senders.outcomes.get_nowait()
         now = time.monotonic()
         for result in results:
-            host, responded = result.claimed.host, result.response_status is not None
-            if self.receivers.ended(host, responded=responded, seconds=result.duration.total_seconds(), now=now):
-                stale += self._senders.withdraw(host)
+            receiver, responded = result.claimed.receiver, result.response_status is not None
+            if self.receivers.ended(receiver, responded=responded, seconds=result.duration.total_seconds(), now=now):
+                stale += self._senders.withdraw(receiver)
         self._release(stale)
         return results
 
     def _release(self, claims: list[ClaimedDelivery]) -> None:
         for claimed in claims:
-            self.receivers.released(claimed.host)
+            self.receivers.released(claimed.receiver)
         with contextlib.suppress(DatabaseError, InterfaceError):
             release(self.using, claims)
 

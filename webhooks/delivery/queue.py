@@ -45,7 +45,8 @@ class ClaimedDelivery:
     """Attempts of the current schedule, this one included, for `retry.delay_after`."""
     webhook_id: str
     environment_id: str
-    host: str
+    receiver: str
+    """The environment, and the host and port of its webhook."""
     url: str
     event_id: str
     event_type: str
@@ -101,11 +102,11 @@ def claim(
     lease: timedelta = LEASE,
     only: str | None = None,
 ) -> list[ClaimedDelivery]:
-    """At most `limit` due deliveries, of each host `free_slots` or `default_slots`; with `only` those of this webhook,
-    else all but those of `webhooks listen`. With `ordering: "row"`, one delivery of a row at a time."""
+    """At most `limit` due deliveries, of each receiver `free_slots` or `default_slots`; with `only` those of this
+    webhook, else all but those of `webhooks listen`. With `ordering: "row"`, one delivery of a row at a time."""
     parameters: dict[str, Any] = {
         "window": ORDERED_CANDIDATE_LIMIT,
-        "hosts": list(free_slots),
+        "receivers": list(free_slots),
         "free_slots": list(free_slots.values()),
         "default_slots": default_slots,
         "limit": limit,

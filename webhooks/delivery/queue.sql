@@ -4,11 +4,17 @@
 w.enabled AND w.deleted_at IS NULL AND w.drop_before IS NULL
 AND w.environment_id <> ALL (%(suspended)s::text[])
 
+-- name: receiver
+-- For `webhooks.delivery.circuit_breaker`.
+w.environment_id || ' ' || w.host
+
 -- name: open_webhooks
 -- Webhooks with due deliveries that may be sent, and the free concurrency of their receivers.
-SELECT w.id, w.host, w.ordering, of_each_webhook.first, coalesce(known.free_slots, %(default_slots)s) AS free_slots
+SELECT w.id, {receiver} AS receiver, w.ordering, of_each_webhook.first,
+       coalesce(known.free_slots, %(default_slots)s) AS free_slots
   FROM of_each_webhook JOIN platform.webhooks_webhook w ON w.id = of_each_webhook.webhook_id
-  LEFT JOIN unnest(%(hosts)s::text[], %(free_slots)s::int[]) AS known (host, free_slots) ON known.host = w.host
+  LEFT JOIN unnest(%(receivers)s::text[], %(free_slots)s::int[]) AS known (receiver, free_slots)
+       ON known.receiver = {receiver}
  WHERE of_each_webhook.first <= now() AND {may_be_sent_to}
    AND CASE WHEN %(only)s::text IS NULL THEN w.listens_until IS NULL ELSE w.id = %(only)s::text END
    AND coalesce(known.free_slots, %(default_slots)s) > 0
@@ -16,7 +22,7 @@ SELECT w.id, w.host, w.ordering, of_each_webhook.first, coalesce(known.free_slot
 -- name: next_in_any_order
 -- The longest due deliveries of webhooks without ordering. The scan starts at the first pending one: before it are
 -- index entries of settled deliveries that vacuum has not removed yet.
-SELECT next.*, open_webhooks.id AS webhook_id, open_webhooks.host, open_webhooks.free_slots
+SELECT next.*, open_webhooks.id AS webhook_id, open_webhooks.receiver, open_webhooks.free_slots
   FROM open_webhooks, LATERAL (
        SELECT d.id, d.next_attempt_at, d.sequence, octet_length(d.body) AS size FROM platform.webhooks_delivery d
         WHERE d.webhook_id = open_webhooks.id AND open_webhooks.ordering = 'none'
@@ -29,7 +35,7 @@ SELECT next.*, open_webhooks.id AS webhook_id, open_webhooks.host, open_webhooks
 -- name: next_of_rows
 -- For webhooks with ordering by row: the first pending event of each row that has a due delivery. That event itself
 -- may not be due yet: a retry is due later than the deliveries that wait behind it.
-SELECT next.*, open_webhooks.id AS webhook_id, open_webhooks.host, open_webhooks.free_slots
+SELECT next.*, open_webhooks.id AS webhook_id, open_webhooks.receiver, open_webhooks.free_slots
   FROM open_webhooks, LATERAL (
        SELECT d.id, d.next_attempt_at, d.sequence, octet_length(d.body) AS size
          FROM (SELECT subject, CASE WHEN subject IS NULL THEN id END AS alone, min(next_attempt_at) AS since
@@ -58,7 +64,7 @@ SELECT next.*, open_webhooks.id AS webhook_id, open_webhooks.host, open_webhooks
 SELECT id, webhook_id FROM (
        SELECT id, webhook_id, place, next_attempt_at, size,
               sum(size) OVER (ORDER BY place, next_attempt_at, id ROWS UNBOUNDED PRECEDING) AS size_so_far
-         FROM (SELECT *, row_number() OVER (PARTITION BY host ORDER BY next_attempt_at, sequence) AS place
+         FROM (SELECT *, row_number() OVER (PARTITION BY receiver ORDER BY next_attempt_at, sequence) AS place
                  FROM next_of_webhooks) AS of_receivers
         WHERE place <= free_slots) AS in_turn
  WHERE size_so_far - size < %(bytes)s ORDER BY place, next_attempt_at LIMIT %(limit)s
@@ -66,7 +72,7 @@ SELECT id, webhook_id FROM (
 -- name: state
 -- The current state of their webhooks. Webhooks that are being changed are skipped; later changes wait for this
 -- claim.
-SELECT w.id, w.host, w.url, w.sealed_secret,
+SELECT w.id, {receiver} AS receiver, w.url, w.sealed_secret,
        w.sealed_previous_secret, w.previous_secret_until
   FROM platform.webhooks_webhook w
  WHERE w.id = ANY (ARRAY (SELECT webhook_id FROM chosen)) AND {may_be_sent_to}
@@ -93,7 +99,7 @@ UPDATE platform.webhooks_delivery d
  -- Written so that deliveries are only found by id, never by the index of a webhook's whole history.
  WHERE d.id = ANY (ARRAY (SELECT id FROM locked)) AND w.id = coalesce(d.webhook_id, '')
 RETURNING d.id AS delivery_id, d.attempts AS attempt, d.attempts - d.schedule_from AS attempts_of_schedule,
-          d.webhook_id, d.environment_id, w.host, w.url, d.event_id, d.event_type, d.depth, d.body, w.sealed_secret,
+          d.webhook_id, d.environment_id, w.receiver, w.url, d.event_id, d.event_type, d.depth, d.body, w.sealed_secret,
           w.sealed_previous_secret, w.previous_secret_until, clock_timestamp() AS claimed_at
 
 -- name: longest_wait
