@@ -2,9 +2,9 @@ from collections.abc import Sequence
 from email.utils import parseaddr
 from typing import Any
 
+from django import db
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
-from django.db import Error as DatabaseError
 
 from accounts.models import SigningKey
 from accounts.tokens import signing_keys
@@ -39,7 +39,7 @@ def check_stored_signing_keys(*, databases: Sequence[str] | None = None, **_: An
         return []
     try:
         stored = [bytes(sealed) for sealed in SigningKey.objects.values_list("sealed_private", flat=True)[:100]]
-    except DatabaseError:  # it is unavailable, or not migrated yet
+    except db.Error:  # it is unavailable, or not migrated yet
         return []
     if not stored or any(map(_can_be_decrypted, stored)):
         return []

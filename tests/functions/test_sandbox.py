@@ -8,9 +8,8 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -91,10 +90,10 @@ const attempt = async (name: string, what: () => unknown) => {
 
 def test_a_running_version_can_load_code_in_the_runner_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """An upgrade replaces the runner before the processes, so the names of its frame stay."""
-    written: list[Mapping[str, Any]] = []
-    write = Channel.write
+    written: list[bytes] = []
+    write = Channel.write_bytes
     monkeypatch.setattr(
-        Channel, "write", lambda self, frame, deadline: (written.append(frame), write(self, frame, deadline))
+        Channel, "write_bytes", lambda self, body, deadline: (written.append(body), write(self, body, deadline))
     )
     one = Process(64, preloaded=["crypto"])
     try:
@@ -103,7 +102,7 @@ def test_a_running_version_can_load_code_in_the_runner_of_the_next(monkeypatch: 
     finally:
         one.close()
     [frame] = written
-    assert sorted(frame) == ["ahead", "required", "source", "t"]
+    assert sorted(json.loads(frame)) == ["ahead", "required", "source", "t"]
 
 
 @pytest.mark.skipif(not has("landlock"), reason="this host has no Landlock")
