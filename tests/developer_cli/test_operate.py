@@ -1,4 +1,4 @@
-"""`secrets`, `logs` and `branch`."""
+"""`functions`, `secrets`, `logs` and `branch`."""
 
 import json
 import re
@@ -43,6 +43,16 @@ def test_a_secret_is_set_from_standard_input_and_never_shown(cli: Cli) -> None:
     assert cli.error("secrets", "remove", "reads", "TOKEN", code=2)["code"] == "unconfirmed"
     cli.run("secrets", "remove", "reads", "TOKEN", "--yes")
     assert cli.json("secrets", "list", "reads") == []
+
+
+def test_a_function_is_listed_and_deleted_after_a_confirmation(cli: Cli, app: App) -> None:
+    app.ok("owner", "PUT", "/functions/old", source=READS)
+    listed = cli.json("functions", "list")
+    assert [(each["name"], each["active_version"]) for each in listed] == [("old", 1), ("reads", 1)]
+    assert cli.error("functions", "delete", "old", code=2)["code"] == "unconfirmed"
+    assert cli.run("functions", "delete", "old", "--yes").stdout == "old is deleted.\n"
+    assert [each["name"] for each in cli.json("functions", "list")] == ["reads"]
+    assert cli.error("functions", "delete", "old", "--yes", code=5)["code"] == "not_found"
 
 
 def _lines(text: str) -> list[dict[str, object]]:

@@ -1,4 +1,4 @@
-"""`webhooks`: listed, deliveries, one sent again, a new signing secret."""
+"""`webhooks`: listed, deliveries, one sent again, a new signing secret, deleted."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,6 +63,13 @@ def test_a_new_secret_is_alone_on_standard_output(cli: Cli, crm: str) -> None:
     assert cli.json("webhooks", "rotate", crm)["secret"] != done.stdout.strip()
 
 
+def test_a_webhook_is_deleted_after_a_confirmation(cli: Cli, crm: str, app: App) -> None:
+    made = app.ok("owner", "POST", "/webhooks", name="old", url="http://127.0.0.1:9999/old", events=["teams.insert"])
+    assert cli.error("webhooks", "delete", "old", code=2)["code"] == "unconfirmed"
+    assert cli.run("webhooks", "delete", made["id"], "--yes").stdout == f"{made['id']} is deleted.\n"
+    assert [each["id"] for each in cli.json("webhooks", "list")] == [crm]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "error"),
     [
@@ -73,6 +80,7 @@ def test_a_new_secret_is_alone_on_standard_output(cli: Cli, crm: str) -> None:
         (("redeliver", "crm", "dlv_00000000000000000000000000"), 5, "not_found"),
         (("redeliver", "crm", ".."), 2, "invalid_name"),
         (("rotate", "none"), 5, "not_found"),
+        (("delete", "none"), 5, "not_found"),
     ],
 )
 def test_mistakes(cli: Cli, crm: str, arguments: tuple[str, ...], code: int, error: str) -> None:

@@ -37,7 +37,7 @@ def dev(folder: Folder = Path("backend"), environment: Environment = None) -> No
         if seen == done or seen != _scan(folder):
             continue
         for name in sorted(_functions(done) - _functions(seen)):
-            output.note(f"Function {name} stays in the environment without its file. Delete it in the console.")
+            output.note(f"Function {name} stays in the environment. Delete it: platform functions delete {name}")
         saved = {path for path in seen.keys() | done.keys() if seen.get(path) != done.get(path)}
         done, earlier = seen, failed - saved
         error = _try_push(api, folder, earlier | saved)

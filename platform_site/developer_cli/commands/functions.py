@@ -1,4 +1,4 @@
-"""`invoke`, and `secrets` of a function."""
+"""`invoke`, `functions`, and `secrets` of a function."""
 
 import json
 import sys
@@ -14,6 +14,7 @@ from platform_site.developer_cli.failures import Exit, Failure
 from platform_site.developer_cli.prompts import Yes, confirm, secret_input
 from platform_site.developer_cli.session import Environment
 
+functions = typer.Typer(no_args_is_help=True, help="List and delete functions.")
 secrets = typer.Typer(no_args_is_help=True, help="List, set and remove the secrets of a function.")
 
 Function = Annotated[str, typer.Argument(help="The function's name.")]
@@ -76,6 +77,23 @@ def _print_log(api: Api, name: str, run_id: str) -> None:
         return  # the log needs functions:read, which a key may lack
     for line in log_lines(run):
         print(line, file=sys.stderr)
+
+
+@functions.command("list")
+def functions_list(environment: Environment = None) -> None:
+    """List the environment's functions."""
+    found = session.environment_api(environment).pages("/functions")
+    output.table(list(found), ["name", "active_version", "schedule", "on", "updated_at"], "There are no functions.")
+
+
+@functions.command("delete")
+def functions_delete(function: Function, yes: Yes = False, environment: Environment = None) -> None:
+    """Delete a function with its versions, secrets, schedule and inbound endpoints."""
+    api = session.environment_api(environment)
+    confirm(f"Delete {function} with its versions, secrets, schedule and inbound endpoints?", yes)
+    with session.path_of_function(api, function) as path:
+        api.send("DELETE", path)
+    output.result({"name": function, "deleted": True}, f"{function} is deleted.")
 
 
 @secrets.command("list")

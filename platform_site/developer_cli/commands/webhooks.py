@@ -1,4 +1,4 @@
-"""`webhooks`: lists webhooks and their deliveries, sends one again, and makes a new signing secret."""
+"""`webhooks`: lists webhooks and their deliveries, sends one again, makes a new signing secret, and deletes."""
 
 from itertools import islice
 from typing import Annotated
@@ -7,9 +7,10 @@ import typer
 
 from platform_site.developer_cli import output, session
 from platform_site.developer_cli.api import Api, path_part
+from platform_site.developer_cli.prompts import Yes, confirm
 from platform_site.developer_cli.session import Environment
 
-webhooks = typer.Typer(no_args_is_help=True, help="List webhooks and deliveries, redeliver, rotate signing secrets.")
+webhooks = typer.Typer(no_args_is_help=True, help="List, delete and redeliver webhooks, rotate signing secrets.")
 
 Webhook = Annotated[str, typer.Argument(help="The webhook's name or id (wh_…).")]
 
@@ -61,6 +62,16 @@ def webhooks_rotate(webhook: Webhook, environment: Environment = None) -> None:
     label = made.get("name") or made["url"]
     output.note(f"Store the new secret of {label} now; it is not shown again:")
     output.result(made, made["secret"])
+
+
+@webhooks.command("delete")
+def webhooks_delete(webhook: Webhook, yes: Yes = False, environment: Environment = None) -> None:
+    """Delete a webhook and its deliveries."""
+    api = session.environment_api(environment)
+    path = _path(api, webhook)
+    confirm(f"Delete {webhook} and its deliveries?", yes)
+    api.send("DELETE", path)
+    output.result({"webhook": webhook, "deleted": True}, f"{webhook} is deleted.")
 
 
 def _path(api: Api, named: str) -> str:
