@@ -811,14 +811,14 @@ def test_limits_of_each_plan_apply_and_match_the_description(tracker: Tracker, a
     for setting, ceiling in (("timeout_ms", most.function_timeout_ms), ("memory_mb", most.function_memory_mb)):
         assert described[setting]["maximum"] == ceiling
     owner = tracker.project.memberships.get(role="owner").user
-    for plan in PLANS.values():
-        environment = environment_of(make_project(owner, plan.name, plan=plan.name))
+    for plan, limits in PLANS.items():
+        environment = environment_of(make_project(owner, plan, plan=plan))
         key = key_for(environment.pk, "functions:deploy")
         for above, expected in ((0, 201), (1, 422)):
-            body = {"source": SUM, "memory_mb": plan.function_memory_mb + above}
+            body = {"source": SUM, "memory_mb": limits.function_memory_mb + above}
             got = api.request("PUT", f"/v1/functions/f{above}", token=key, json=body)
             assert got.status == expected, got.json
-        assert got.fields == {"memory_mb": "out_of_range" if plan is most else "over_plan"}
+        assert got.fields == {"memory_mb": "out_of_range" if limits is most else "over_plan"}
 
 
 def configure(tracker: Tracker, name: str, who: str = "owner", **values: Any) -> Answer:
