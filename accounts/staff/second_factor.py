@@ -143,4 +143,4 @@ def _plain(code: str) -> str:
 
 def _refuse_while_waiting(device: TotpDevice) -> None:
     if wait := device.wait:
-        raise RateLimited(wait, f"Too many wrong codes. Try again in {wait} seconds.")
+        raise RateLimited(wait, f"Too many wrong codes. Try again in {wait} s.")

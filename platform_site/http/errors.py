@@ -125,7 +125,7 @@ class RateLimited(ApiError):
 
     @property
     def page_text(self) -> str:
-        return f"Too many attempts. Try again in {self.headers['Retry-After']} seconds."
+        return f"Too many attempts. Try again in {self.headers['Retry-After']} s."
 
 
 class Internal(ApiError):

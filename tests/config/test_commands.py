@@ -174,6 +174,11 @@ def blue(configured: Configured, project: Project) -> str:
     return str(configured.call("POST", f"/v1/projects/{project.pk}/environments", body)["id"])
 
 
+def test_no_branches_are_said_to_be_none(project: Project) -> None:
+    assert run("branch", "list", project.pk)[0] == "There are no preview branches.\n"
+    assert run("branch", "list", project.pk, "--json")[0] == ""
+
+
 def test_a_branch_is_listed_reset_and_expires(configured: Configured, blue: str, project: Project) -> None:
     assert "blue  of production, ready" in run("branch", "list", project.pk)[0]
     _, errors = run("branch", "reset", f"{project.pk}/blue", "--data", "--no-input")

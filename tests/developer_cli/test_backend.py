@@ -62,7 +62,7 @@ def test_an_environment_is_pushed_and_pulled(files: Files) -> None:
     assert done.stdout.splitlines() == planned
     place = f"push of {cli.json('status')['project']['name']}"
     assert f"Applied 3 changes to {place}." in done.stderr
-    assert f"Nothing to change: {place} matches the folder." in cli.run("plan").stderr
+    assert f"Nothing to change in {place}." in cli.run("plan").stderr
     assert cli.json("plan")["environment"] == json.loads((cli.folder / "platform.json").read_text())["environment"]
     assert "whsec_" not in done.stdout + done.stderr
     assert _changes(cli, "plan") == []

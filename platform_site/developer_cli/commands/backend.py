@@ -170,7 +170,7 @@ def _sum_up(api: Api, planned: planning.Plan, did: str) -> None:
     if planned.changes:
         output.note(f"{did} {output.count(len(planned.changes), 'change')} to {target}.")
     else:
-        output.note(f"Nothing to change: {target} matches the folder.")
+        output.note(f"Nothing to change in {target}.")
 
 
 def _check_confirmed(planned: planning.Plan, confirmed: list[str]) -> None:

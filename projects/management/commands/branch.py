@@ -61,7 +61,10 @@ class Command(base.Command):
         project = Project.objects.live().filter(pk=options["project"]).first()
         if project is None:
             raise CommandError(f"There is no project {options['project']}.")
-        for branch in project.environments.live().branches().select_related("parent").order_by("name"):
+        branches = project.environments.live().branches().select_related("parent").order_by("name")
+        if not branches and not options["json"]:
+            self.stdout.write("There are no preview branches.")
+        for branch in branches:
             expires_at = branch.expires_at and timestamp(branch.expires_at)
             source = branch.parent and branch.parent.name
             if options["json"]:
