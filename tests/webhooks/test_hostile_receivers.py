@@ -16,15 +16,18 @@ import pytest
 from django.conf import LazySettings
 from django.db import connections
 from django.test import override_settings
+from django.utils import timezone
 
 from tests.rows.conftest import Tracker
 from tests.support.certificates import Authority
 from tests.support.deliveries import deliveries, write_list
 from tests.support.receiver import Behave, Receiver, answer, dribble, endless, reset, send, silence
+from tests.support.service import wait_for
 from tests.support.timing import within
 from tests.webhooks.conftest import Post
+from webhooks.delivery.circuit_breaker import FAILURE_THRESHOLD
 from webhooks.delivery.dispatcher import MAX_THREADS, Dispatcher
-from webhooks.models import Attempt, Webhook
+from webhooks.models import Attempt, Delivery, Webhook
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__", transaction=True)]
 
@@ -176,6 +179,32 @@ def test_hanging_receivers_do_not_delay_one_that_has_answered(
         )
         took = [_arrival(tracker, receiver, number, timeout=14) for number in range(1, 9)]
     assert max(took) < within(1.0), took  # who waited for the others would take 15
+
+
+def test_a_tenant_that_fails_does_not_close_a_host_to_others(
+    tracker: Tracker, receiver: Receiver, subscribe: Post
+) -> None:
+    """One with a backlog for a shared host, which responds to the other tenant only."""
+    using = tracker.project.cluster
+    subscribe(events=["lists.insert"])
+    with Receiver(reset) as failing:
+        other = Webhook.objects.using(using).create(
+            environment_id=f"env_{'0' * 26}",
+            url=failing.url(),
+            host=f"127.0.0.1:{receiver.port}",
+            events=["lists.insert"],
+            sealed_secret=Webhook.objects.using(using).values_list("sealed_secret", flat=True)[0],
+        )
+        Delivery.objects.using(using).bulk_create(
+            Delivery(
+                environment_id=other.environment_id, webhook=other, event_id=f"evt_{number:026}", event_type="x",
+                sequence=number, body="{}", next_attempt_at=timezone.now() - timedelta(hours=1),
+            )
+            for number in range(50)
+        )  # fmt: skip
+        with _dispatching(using):
+            wait_for("its circuit breaker opens", lambda: len(failing.requests) >= FAILURE_THRESHOLD)
+            _arrival(tracker, receiver, 0, timeout=4)  # its first cooldown takes 5
 
 
 @contextlib.contextmanager
