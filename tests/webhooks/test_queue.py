@@ -137,6 +137,24 @@ def test_a_batch_is_shared_out_by_receivers_and_then_by_age(tracker: Tracker, su
         assert urls == {slow["id"]: slow["url"], quick["id"]: quick["url"]}
 
 
+def test_a_batch_is_shared_out_by_environments(tracker: Tracker, subscribe: Post) -> None:
+    """Many receivers of one tenant that have waited for long do not take all of it."""
+    using = tracker.project.cluster
+    mine = subscribe(events=["lists.insert"])
+    write_list(tracker)
+    relay_batch(using)
+    secret = Webhook.objects.using(using).get(pk=mine["id"]).sealed_secret
+    for number in range(30):
+        other = Webhook.objects.using(using).create(
+            environment_id=f"env_{'0' * 26}", url=mine["url"], host=f"h:{number}", events=["*"], sealed_secret=secret
+        )
+        Delivery.objects.using(using).create(
+            environment_id=other.environment_id, webhook=other, event_id=f"evt_{number:026}", event_type="x",
+            sequence=number, body="{}", next_attempt_at=AGO,
+        )  # fmt: skip
+    assert mine["id"] in {each.webhook_id for each in claim(using, 2, default_slots=2)}
+
+
 @pytest.mark.parametrize("ordering", ["none", "row"])
 def test_backlog_delays_no_other_deliveries(
     tracker: Tracker, receiver: Receiver, subscribe: Post, ordering: str

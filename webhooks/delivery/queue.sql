@@ -10,7 +10,7 @@ w.environment_id || ' ' || w.host
 
 -- name: open_webhooks
 -- Webhooks with due deliveries that may be sent, and the free concurrency of their receivers.
-SELECT w.id, {receiver} AS receiver, w.ordering, of_each_webhook.first,
+SELECT w.id, w.environment_id, {receiver} AS receiver, w.ordering, of_each_webhook.first,
        coalesce(known.free_slots, %(default_slots)s) AS free_slots
   FROM of_each_webhook JOIN platform.webhooks_webhook w ON w.id = of_each_webhook.webhook_id
   LEFT JOIN unnest(%(receivers)s::text[], %(free_slots)s::int[]) AS known (receiver, free_slots)
@@ -22,7 +22,8 @@ SELECT w.id, {receiver} AS receiver, w.ordering, of_each_webhook.first,
 -- name: next_in_any_order
 -- The longest due deliveries of webhooks without ordering. The scan starts at the first pending one: before it are
 -- index entries of settled deliveries that vacuum has not removed yet.
-SELECT next.*, open_webhooks.id AS webhook_id, open_webhooks.receiver, open_webhooks.free_slots
+SELECT next.*, open_webhooks.id AS webhook_id, open_webhooks.environment_id, open_webhooks.receiver,
+       open_webhooks.free_slots
   FROM open_webhooks, LATERAL (
        SELECT d.id, d.next_attempt_at, d.sequence, octet_length(d.body) AS size FROM platform.webhooks_delivery d
         WHERE d.webhook_id = open_webhooks.id AND open_webhooks.ordering = 'none'
@@ -35,7 +36,8 @@ SELECT next.*, open_webhooks.id AS webhook_id, open_webhooks.receiver, open_webh
 -- name: next_of_rows
 -- For webhooks with ordering by row: the first pending event of each row that has a due delivery. That event itself
 -- may not be due yet: a retry is due later than the deliveries that wait behind it.
-SELECT next.*, open_webhooks.id AS webhook_id, open_webhooks.receiver, open_webhooks.free_slots
+SELECT next.*, open_webhooks.id AS webhook_id, open_webhooks.environment_id, open_webhooks.receiver,
+       open_webhooks.free_slots
   FROM open_webhooks, LATERAL (
        SELECT d.id, d.next_attempt_at, d.sequence, octet_length(d.body) AS size
          FROM (SELECT subject, CASE WHEN subject IS NULL THEN id END AS alone, min(next_attempt_at) AS since
@@ -60,14 +62,16 @@ SELECT next.*, open_webhooks.id AS webhook_id, open_webhooks.receiver, open_webh
         ORDER BY due_rows.since LIMIT open_webhooks.free_slots) AS next
 
 -- name: chosen
--- As many as were asked for and fit into memory: first one of each receiver, then a second of each, and so on.
+-- As many as were asked for and fit into memory: first one of each environment, then a second of each, and so on; those
+-- of an environment in turn by receiver. So a tenant with many receivers that hang delays no other tenant for long.
 SELECT id, webhook_id FROM (
-       SELECT id, webhook_id, place, next_attempt_at, size,
-              sum(size) OVER (ORDER BY place, next_attempt_at, id ROWS UNBOUNDED PRECEDING) AS size_so_far
-         FROM (SELECT *, row_number() OVER (PARTITION BY receiver ORDER BY next_attempt_at, sequence) AS place
-                 FROM next_of_webhooks) AS of_receivers
-        WHERE place <= free_slots) AS in_turn
- WHERE size_so_far - size < %(bytes)s ORDER BY place, next_attempt_at LIMIT %(limit)s
+       SELECT id, webhook_id, turn, next_attempt_at, size,
+              sum(size) OVER (ORDER BY turn, next_attempt_at, id ROWS UNBOUNDED PRECEDING) AS size_so_far
+         FROM (SELECT *, row_number() OVER (PARTITION BY environment_id ORDER BY place, next_attempt_at, id) AS turn
+                 FROM (SELECT *, row_number() OVER (PARTITION BY receiver ORDER BY next_attempt_at, sequence) AS place
+                         FROM next_of_webhooks) AS of_receivers
+                WHERE place <= free_slots) AS of_environments) AS in_turn
+ WHERE size_so_far - size < %(bytes)s ORDER BY turn, next_attempt_at LIMIT %(limit)s
 
 -- name: state
 -- The current state of their webhooks. Webhooks that are being changed are skipped; later changes wait for this
