@@ -1,4 +1,5 @@
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,5 +79,9 @@ def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
 @require_safe
 def favicon(request: HttpRequest) -> HttpResponse:
     """For pages without an icon. Others link the SVG (`templates/icon.html`)."""
-    icon = (Path(settings.BASE_DIR) / "platform_site/static/platform_site/favicon.ico").read_bytes()
-    return HttpResponse(icon, content_type="image/x-icon", headers={"Cache-Control": "public, max-age=86400"})
+    return HttpResponse(_icon(), content_type="image/x-icon", headers={"Cache-Control": "public, max-age=86400"})
+
+
+@cache
+def _icon() -> bytes:
+    return (Path(settings.BASE_DIR) / "platform_site/static/platform_site/favicon.ico").read_bytes()
