@@ -26,7 +26,7 @@ def commits_of_this_thread() -> int:
 
 class SchemaEditor(schema.DatabaseSchemaEditor):
     def _create_like_index_sql(self, model: Any, field: Any) -> None:
-        """Creates no LIKE index: no column of ours is searched by prefix, and the ordinary index of a tenant's
+        """Creates no LIKE index: the platform searches no column by prefix, and the ordinary index of a tenant's
         column serves LIKE, with its collation."""
 
 
