@@ -35,7 +35,7 @@ class NameResolver:
         self.is_strict = is_strict
         """For rules that are not stored yet: also refuse comparisons whose result is always the same."""
         self.conditions = 0
-        """How many the rules had that were read with it."""
+        """The number of those in all rules that were read with it."""
         self.token = next(_tokens)
         """A cache key: equal for equal resolvers of one schema version, never reused."""
 

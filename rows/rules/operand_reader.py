@@ -12,7 +12,7 @@ from rows.schema.values import InvalidValue, read, wire
 
 MAX_LIST: Final = 1_000
 _INNER_VALUES: Final = 10
-"""As which an object or list inside a list counts: comparing one takes ten times as long."""
+"""What an object or list inside a list counts for: comparing one takes ten times as long."""
 _TWO_ROWS: Final = "Columns of two rows cannot be compared: let a function or your server write the value."
 
 
@@ -108,15 +108,19 @@ class OperandReader:
             raise InvalidCondition(path, "too_many", f"must have at most {MAX_LIST} values.")
 
     def check_contained(self, value: Any, path: str) -> None:
-        """PostgreSQL compares each of these values with each of the cell's list, without looking at the timeout."""
+        """Of filters: PostgreSQL compares each of these values with each of the cell's list, without looking at the
+        timeout."""
+        if self.use != "filter":
+            return
         waiting, count = [value], 0
         while waiting:
-            at = waiting.pop()
-            inner = at.values() if isinstance(at, Mapping) else at if isinstance(at, list) else ()
-            if isinstance(at, list):
-                count += sum(_INNER_VALUES if isinstance(each, Mapping | list) else 1 for each in at)
-            waiting += inner
-        if self.use == "filter" and count > MAX_LIST:
+            part = waiting.pop()
+            if isinstance(part, Mapping):
+                waiting += part.values()
+            elif isinstance(part, list):
+                waiting += part
+                count += sum(_INNER_VALUES if isinstance(each, Mapping | list) else 1 for each in part)
+        if count > MAX_LIST:
             message = f"the lists must have at most {MAX_LIST} values, of which each object or list counts as ten."
             raise InvalidCondition(path, "too_many", message)
 

@@ -13,7 +13,7 @@ from rows.rules.access import Access, Grant, ReadRule, WriteRule
 from rows.rules.conditions import TRUE
 from rows.rules.grammar import read_rule
 from rows.rules.name_resolver import InvalidCondition, NameResolver
-from rows.rules.principal import ALL, ANONYMOUS, MEMBER, SERVER, USER, VIEWER, Principal, RoleKey
+from rows.rules.principal import ALL, ANONYMOUS, BUILT_IN_ROLES, MEMBER, SERVER, USER, VIEWER, Principal, RoleKey
 from rows.rules.rule_compiler import RuleCompiler
 from rows.schema.model import ID, Column, Errors, Hop, InvalidDocument, Schema, Table
 from rows.schema.user_fields import visible_to
@@ -49,7 +49,7 @@ class Ruleset:
 
     @property
     def role_keys(self) -> dict[str, RoleKey]:
-        own = sorted(self._roles - {USER, MEMBER, SERVER, ANONYMOUS})
+        own = sorted(self._roles - {*BUILT_IN_ROLES})
         return {role: role for role in (ANONYMOUS, USER, MEMBER, SERVER)} | {role: f"{USER}:{role}" for role in own}
 
 
