@@ -57,7 +57,7 @@ def test_unknown_disabled_and_passwordless_users_take_as_long(wrong_sign_ins: di
 
 def test_a_password_is_hashed_by_argon2id_at_owasps_minimum() -> None:
     encoded = passwords.hashed(PASSWORD)
-    assert encoded.startswith("argon2$argon2id$v=19$m=19456,t=2,p=1$")
+    assert encoded.startswith("argon2$argon2id$v=19$m=12288,t=3,p=1$")
     assert passwords.is_correct(PASSWORD, encoded)
     assert not passwords.is_correct(PASSWORD + "x", encoded)
     assert passwords.hashed(PASSWORD) != encoded

@@ -129,7 +129,7 @@ def test_a_password_hash_of_other_parameters_is_replaced(api: Api, alice: User) 
     User.objects.update(password=Older().encode(PASSWORD, Older().salt()))
     assert token(api, email=alice.email, password=PASSWORD).status == 200
     stored = User.objects.get().password
-    assert "m=19456,t=2,p=1" in stored
+    assert "m=12288,t=3,p=1" in stored
     assert token(api, email=alice.email, password=PASSWORD).status == 200
     assert User.objects.get().password == stored
 

@@ -73,7 +73,7 @@ def test_a_user_is_created_read_and_signs_in(api: Api, manager: str, production:
     assert entered.json["user"] == {"id": user["id"], "email": "new@example.com", "name": "Nia 🦊"}
     stored = User.objects.get(pk=user["id"])
     assert stored.environment_id == production.pk
-    assert stored.password.startswith("argon2$argon2id$v=19$m=19456,t=2,p=1$")
+    assert stored.password.startswith("argon2$argon2id$v=19$m=12288,t=3,p=1$")
     assert not stored.is_staff
     entry = AuditEntry.objects.get(action="user.created", target_id=user["id"])
     assert (entry.actor_kind, entry.environment_id, entry.project_id) == ("key", production.pk, production.project_id)
