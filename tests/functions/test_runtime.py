@@ -406,6 +406,13 @@ def test_what_asks_for_the_globals_of_node_before_it_uses_them_loads(run_code: R
     assert run_code(source).output == [None, False, "undefined", "object"]
 
 
+def test_types_of_other_files_are_erased(run_code: RunCode) -> None:
+    source = """import type { FunctionContext } from "../../client.js";
+        import type { Tables } from "../../types.ts";
+        export default (_: unknown, ctx: FunctionContext<Tables>) => typeof ctx.rows.list"""
+    assert run_code(source).output == "function"
+
+
 @pytest.mark.parametrize("wanted", ["npm:lodash", "jsr:@std/assert", "https://esm.sh/lodash", "lodash", "./other.ts"])
 def test_what_cannot_be_imported_says_what_to_do(run_code: RunCode, wanted: str) -> None:
     with pytest.raises(LoadFailed, match="Bundle what it imports") as refused:

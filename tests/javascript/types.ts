@@ -1,6 +1,6 @@
 // What the client's types accept and refuse, for the tables of tests/rows/types/document.json: a directive without an
 // error below it is an error itself. The program is compiled and never run.
-import { createClient, PlatformError } from "./client.js";
+import { createClient, type FunctionContext, PlatformError } from "./client.js";
 import type { Tables } from "./types.ts";
 const client = createClient<Tables>({ url: "http://x", key: "pk_1" });
 const tasks = client.rows("tasks");
@@ -89,3 +89,32 @@ await any.rows("w").insert({ a: 1 });
 await any.rows("w").update("x", { a: { $inc: 1 } });
 await any.batch([{ op: "delete", table: "x", id: "y" }]);
 console.log(name, body, t, t2, PlatformError);
+
+export async function handler(input: { id: string }, ctx: FunctionContext<Tables>): Promise<unknown> {
+  const { data, next_cursor } = await ctx.rows.list("tasks", { where: { done: false }, with: "list", order: "due_on" });
+  const one = await ctx.rows.get("tasks", input.id, { columns: ["title"] });
+  const { data: [group] } = await ctx.rows.aggregate("tasks", { group: ["stage"], count: true });
+  const added = await ctx.rows.insert("tasks", { title: "a", list_id: "b" });
+  await ctx.rows.upsert("tasks", { title: "a", list_id: "b" }, { onConflict: ["list_id", "title"] });
+  await ctx.rows.update("tasks", added.id, { done: true }, { ifMatch: '"x"' });
+  const { ids } = await ctx.rows.updateMany("tasks", { where: { done: true } }, { done: false });
+  await ctx.rows.removeMany("tasks", { where: {}, limit: 10 });
+  await ctx.rows.remove("tasks", added.id);
+  const { results } = await ctx.rows.batch([{ op: "delete", table: "tasks", id: added.id }]);
+  const response = await ctx.fetch("https://example.com", { method: "POST", body: ctx.secrets.TOKEN });
+  if (ctx.caller.kind === "user") console.log(ctx.caller.id, ctx.runId, response.status, results[0].status);
+  // @ts-expect-error misspelled table
+  await ctx.rows.list("tsaks");
+  // @ts-expect-error misspelled column of the filter
+  await ctx.rows.list("tasks", { where: { dnoe: false } });
+  // @ts-expect-error misspelled column
+  await ctx.rows.insert("tasks", { titel: "a", list_id: "b" });
+  // @ts-expect-error not chosen
+  one.done;
+  // @ts-expect-error a kind that no caller has
+  ctx.caller.kind === "staff";
+  // @ts-expect-error an option that `ctx.fetch` does not take
+  await ctx.fetch("https://example.com", { redirect: "follow" });
+  return [data[0].list?.name, next_cursor, one.title, group.stage, group.count, ids];
+}
+export const untyped = async (_: unknown, { rows }: FunctionContext) => (await rows.list("any", { where: { a: 1 } })).data[0].b.c;
