@@ -11,7 +11,7 @@ _CHECKSUM: Final = 6  # characters: 62^6 > 2^32
 
 
 def characters(count: int) -> str:
-    return "".join(secrets.choice(_ALPHABET) for _ in range(count))
+    return spelled(secrets.randbelow(62**count), count)
 
 
 def spelled(value: int, count: int) -> str:

@@ -6,9 +6,10 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, Literal
+from functools import cache
+from typing import Any, Final, Literal
 
-from django.db import transaction
+from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 
@@ -22,6 +23,8 @@ from accounts.tokens.refresh_tokens import RefreshToken
 from accounts.users import passwords
 from platform_site.http.errors import InvalidGrant
 from platform_site.identity.callers import Caller
+from platform_site.postgres import prepared, sql_files
+from platform_site.postgres.sql_files import PreparedStatement, Value
 from platform_site.postgres.statements import delete_in_batches
 from platform_site.security import keyring
 
@@ -115,13 +118,44 @@ def start(
 
 def refresh(text: str, *, device: Device) -> Grant:
     """Exchange a refresh token for its successor and an access token. Raises InvalidGrant; reuse ends the session.
-    Raises ProjectSuspended, and the token stays valid. One statement finds and locks the session."""
+    Raises ProjectSuspended, and the token stays valid."""
     offered = refresh_tokens.parse(text)
     if offered is None:
         raise InvalidGrant(
             "Malformed refresh token: it must begin with rt_, and no character may be missing or mistyped."
         )
     signing_keys.current_signing_key()
+    return _rotate(offered) or _refresh_in_transaction(offered, device)
+
+
+def _rotate(offered: RefreshToken) -> Grant | None:
+    """One statement. None if the token is not the current one of a session, or its project is suspended."""
+    successor = offered.successor()
+    sealed = keyring.seal_under(offered.text.encode(), successor.text.encode(), purpose=_SUCCESSOR)
+    parameters: dict[str, Value] = {
+        "family_hash": offered.family_hash.hex(),
+        "hash": offered.hash.hex(),
+        "successor_hash": successor.hash.hex(),
+        "sealed_successor": sealed.hex(),
+        "lifetime": f"{LIFETIME.total_seconds()} s",
+    }
+    for row in prepared.run(DEFAULT_DB_ALIAS, *_rotation().bind(parameters)):
+        cells: list[Any] = [None if cell is None else cell.decode() for cell in row]
+        session_id, environment_id, user_id, email, name = cells
+        session = Session(pk=session_id, environment_id=environment_id)
+        return _grant(session, User(pk=user_id, email=email, name=name), successor)
+    return None
+
+
+@cache
+def _rotation() -> PreparedStatement:
+    suspended, _ = environment_directory.directory().suspended().query.sql_with_params()
+    return PreparedStatement(sql_files.load(__file__, suspended=suspended)["rotate"])
+
+
+def _refresh_in_transaction(offered: RefreshToken, device: Device) -> Grant:
+    """Of a token that was not the current one, or whose project was suspended."""
+    found = None
     with transaction.atomic():
         session = (
             Session.objects.select_for_update(of=("self",))
@@ -130,34 +164,21 @@ def refresh(text: str, *, device: Device) -> Grant:
             .filter(family_hash=offered.family_hash)
             .first()
         )
-        successor = None
         if session is not None and session.is_live:
             if bytes(session.refresh_hash) == offered.hash:
-                successor = _rotate(session, offered)
+                environment_directory.require_active(session.environment_id)
+                found = _rotate(offered)
             elif session.previous_hash and bytes(session.previous_hash) == offered.hash:
+                environment_directory.require_active(session.environment_id)
                 sealed = bytes(session.sealed_successor or b"")
                 text = keyring.unseal_under(offered.text.encode(), sealed, purpose=_SUCCESSOR).decode()
-                successor = RefreshToken(text)
+                found = _grant(session, session.user, RefreshToken(text))
             else:
                 end_reused(session, "refresh_token_reused", device)
-        if successor is not None and session is not None:
-            environment_directory.require_active(session.environment_id)
     # Outside of the transaction, which must commit the end of a reused session.
-    if session is None or successor is None:
+    if found is None:
         raise InvalidGrant("The refresh token is unknown, expired, revoked or was used before.")
-    return _grant(session, session.user, successor)
-
-
-def _rotate(session: Session, offered: RefreshToken) -> RefreshToken:
-    successor = offered.successor()
-    Session.objects.filter(pk=session.pk).update(
-        refresh_hash=successor.hash,
-        previous_hash=offered.hash,
-        sealed_successor=keyring.seal_under(offered.text.encode(), successor.text.encode(), purpose=_SUCCESSOR),
-        rotated_at=Now(),
-        expires_at=Now() + LIFETIME,
-    )
-    return successor
+    return found
 
 
 STATES: Final = ("live", "ended", "all")

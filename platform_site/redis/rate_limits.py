@@ -190,9 +190,9 @@ class _Limit:
     period: int = PERIOD
 
 
-def _count(*limits: _Limit, fall_back: bool = True) -> list[Outcome]:
+def _count(*limits: _Limit, fall_back: bool = True, read_only: bool = False) -> list[Outcome]:
     trip = redis_client.round_trip()
-    counted = [Counting(trip, limit.name, limit.identity, period=limit.period) for limit in limits]
+    counted = [Counting(trip, limit.name, limit.identity, read_only=read_only, period=limit.period) for limit in limits]
     trip.run()
     return [each.settle(limit.quota, fall_back=fall_back) for each, limit in zip(counted, limits, strict=True)]
 
@@ -208,7 +208,7 @@ def count_token_request(request: HttpRequest, *, pool_id: str | None = None, ema
         account = f"{pool_id or ''}\0{normalize(email)}"
         of_account = _Limit("sign-in", account, plan_limits("free").token_requests_per_minute)
         limits = [of_account, _sign_ins_of_network(request)]
-    _apply(request, *_count(*limits))
+    _apply(request, *_count(*limits, read_only=server_hints.is_repeated(request)))
 
 
 def count_email_request(

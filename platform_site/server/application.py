@@ -201,7 +201,8 @@ def _client_of(request: Incoming) -> str:
 
 
 def _runs_on_loop(message: Message) -> bool:
-    """Whether this is a short request: for rows without a transaction, or a synchronous function call."""
+    """Whether this is a short request: for rows without a transaction, a refresh of a token, or a synchronous function
+    call."""
     meta, path, method = message.meta, message.path, message.meta["REQUEST_METHOD"]
     if len(message.body) > MAX_ON_LOOP:
         return False
@@ -211,6 +212,8 @@ def _runs_on_loop(message: Message) -> bool:
         is_bulk = message.body.startswith(b"[") or (method == "PATCH" and path.count("/") == 3)  # of a table
         is_plain = method != "DELETE" and not is_bulk and "on_conflict" not in meta["QUERY_STRING"]
         return is_plain and not settings.REPLICAS and "HTTP_IDEMPOTENCY_KEY" not in meta
+    if path == "/v1/auth/token":
+        return method == "POST" and b"refresh_token" in message.body
     is_call = path.startswith("/v1/functions/") and path.endswith("/invoke") and method == "POST"
     return is_call and "HTTP_IDEMPOTENCY_KEY" not in meta and "HTTP_PREFER" not in meta
 

@@ -1,10 +1,12 @@
 """What ends in one web process ends in all of them with the next request: against the service as `up` starts it."""
 
+import re
 import statistics
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import httpx
 import pytest
@@ -51,6 +53,16 @@ def test_a_revoked_session_is_401_in_every_process(served: Up, over_http: Api, s
     assert ask_all(served, token) == {200}
     assert over_http.post("/v1/auth/revoke", token=token, json={"scope": "current"}).status == 204
     assert ask_all(served, token) == {401}
+
+
+def test_a_repeated_refresh_has_one_successor_and_counts_once(over_http: Api, sign_in: Callable[[], Answer]) -> None:
+    """The first is answered on the event loop, each repetition begins there and is answered in a thread."""
+    body = {"grant_type": "refresh_token", "refresh_token": sign_in().json["refresh_token"]}
+    answers = [over_http.post("/v1/auth/token", json=body) for _ in range(4)]
+    assert [answer.status for answer in answers] == [200] * 4
+    assert len({answer.json["refresh_token"] for answer in answers}) == 1
+    left = [int(re.findall(r"r=(\d+)", answer.headers["RateLimit"])[0]) for answer in answers]
+    assert [one - other for one, other in pairwise(left)] == [1, 1, 1] or left[-1] > left[0]  # a new minute began
 
 
 def test_a_revoked_key_is_401_in_every_process(served: Up, over_http: Api) -> None:

@@ -21,6 +21,7 @@ from accounts.users import service as user_service
 from accounts.users import sessions
 from accounts.users.sessions import Device, Grant
 from platform_site.http.errors import InvalidGrant
+from tests.support.statements import counted
 
 pytestmark = pytest.mark.django_db(databases="__all__")
 
@@ -112,6 +113,13 @@ def test_a_refresh_moves_the_end_of_the_session(alice: User) -> None:
     refresh(grant.refresh_token)
     session = Session.objects.annotate(left=F("expires_at") - Now()).get()
     assert timedelta(days=29, hours=23) < session.left <= timedelta(days=30)
+
+
+def test_a_refresh_is_one_statement(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = sign_in(alice).refresh_token
+    with counted(monkeypatch) as statements:
+        refresh(token)
+    assert [statement.split()[0] for statement in statements] == ["UPDATE"]
 
 
 def test_what_cannot_be_a_refresh_token_costs_no_statement(alice: User, django_assert_num_queries: Any) -> None:

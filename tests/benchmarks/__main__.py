@@ -23,7 +23,7 @@ from pathlib import Path
 import httpx
 
 from tests.benchmarks import rows
-from tests.benchmarks.load_generator import Load
+from tests.benchmarks.load_generator import Load, hammer
 from tests.benchmarks.measured_service import CLIENTS, HEAD, Figures, Stage, line, stage
 from tests.benchmarks.rows import request
 from tests.support.service import wait_for
@@ -31,6 +31,8 @@ from tests.support.service import wait_for
 PASSWORD = "correct horse battery staple"
 FUNCTION = "export default async (input) => ({ sum: input.a + input.b });"
 ARRIVALS = 100
+FASTEST_REFRESH = 4_000
+"""1/s; it takes so many tokens."""
 
 
 def sign_in(on: Stage, seconds: float) -> Iterator[Figures]:
@@ -52,6 +54,35 @@ def sign_in(on: Stage, seconds: float) -> Iterator[Figures]:
         verified = sum(pool.starmap(_verify, [(hashed, seconds)] * (os.cpu_count() or 1)))
     # Two hashes at once in each process, the others wait their turn: 16 clients of 2 workers are four deep.
     yield on.measure("sign in", asked, max(seconds, 3), floor=verified / seconds)
+
+
+def refresh(on: Stage, seconds: float) -> Iterator[Figures]:
+    """Each token is sent once: a repetition is more work."""
+    from django.db.models.functions import Now
+
+    from accounts.models import Session
+    from accounts.tokens import refresh_tokens
+    from accounts.users.sessions import LIFETIME
+
+    tokens = [refresh_tokens.first() for _ in range(int(FASTEST_REFRESH * (seconds + 1)))]
+    owners = on.setting.owners
+    made = (
+        Session(
+            user_id=owners[number % len(owners)],
+            environment_id=on.setting.environment.environment_id,
+            family_hash=token.family_hash,
+            refresh_hash=token.hash,
+            expires_at=Now() + LIFETIME,
+        )
+        for number, token in enumerate(tokens)
+    )
+    Session.objects.bulk_create(made, batch_size=1_000)
+    asked = [
+        request(on.port, "POST", "/v1/auth/token", None, {"grant_type": "refresh_token", "refresh_token": token.text})
+        for token in tokens
+    ]
+    hammer(on.port, asked[:FASTEST_REFRESH], seconds=1, connections=CLIENTS)
+    yield on.measure("refresh a token", asked[FASTEST_REFRESH:], seconds, warm=0)
 
 
 def _verify(hashed: str, seconds: float) -> int:
@@ -149,6 +180,7 @@ def _listed(on: Stage) -> int:
 PARTS: dict[str, Callable[[Stage, float], Iterator[Figures]]] = {
     "rows": rows.workloads,
     "sign-in": sign_in,
+    "refresh": refresh,
     "invoke": invoke,
     "webhook": webhook,
 }

@@ -20,7 +20,11 @@ import pytest
 from django.db import connections, transaction
 from django.http import HttpRequest
 
+from accounts import audit
 from accounts.directory import user_lookup
+from accounts.users import service as user_service
+from accounts.users import sessions
+from accounts.users.sessions import Device
 from functions.execution import request_concurrency
 from functions.execution.request_concurrency import Admission, ConcurrencyLimiter
 from functions.runs import start
@@ -389,6 +393,17 @@ def test_what_most_requests_for_rows_ask_stays_on_the_loop(loop: Loop) -> None:
     assert loop.run(lambda: user_lookup.find_users("env_x", [b"usr_x", b"usr_y"], ("id",))) == [{}]
     unknown = schema_cache.CompiledSchema("env_x", REGION, 0, EMPTY, set())
     assert loop.run(lambda: schema_cache.is_current(unknown)) == [True]
+
+
+def test_a_token_is_refreshed_on_the_loop_and_repeated_in_a_thread(loop: Loop) -> None:
+    user = user_service.create_user(pool_id=None, email="loop@example.com", password=None, actor=audit.SYSTEM)
+    first = sessions.start(user, environment_id=None, device=Device(), method="password").refresh_token
+    [grant] = loop.run(lambda: sessions.refresh(first, device=Device()))
+    assert isinstance(grant, sessions.Grant)
+    assert (grant.user, grant.user.email, grant.user.name) == (user, user.email, user.name)
+    repeated = loop.run(lambda: sessions.refresh(first, device=Device()))
+    assert isinstance(repeated[0], server_hints.NeedsThread)
+    assert sessions.refresh(first, device=Device()).refresh_token == grant.refresh_token
 
 
 def test_a_late_wake_up_reaches_no_later_request(loop: Loop) -> None:
