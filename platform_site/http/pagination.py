@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final, Generic, TypeVar
 
-from django.db.models import F, Q, QuerySet
+from django.db.models import F, QuerySet
 from django.db.models.fields.tuple_lookups import Tuple, TupleGreaterThan, TupleLessThan
 
 from platform_site.http import cursors
@@ -46,8 +46,8 @@ def paginate(
     heavy: str | None = None,
     merged_with: Sequence[QuerySet[Any, Item]] = (),
 ) -> Page[Item]:
-    """One query. `order` names non-null columns, `-` for descending, the last unique (`["-created_at", "-id"]`).
-    `heavy` names a large text column, which is read by a second query and may end the page early. Items of disjoint
+    """One query. `order` names non-null columns of one direction, the last unique (`["-created_at", "-id"]`). `heavy`
+    names a large text column, which is read by a second query and may end the page early. Items of disjoint
     `merged_with` are merged in: of each no more than a page is read. Raises ValidationFailed on `cursor`."""
     bound = [list(order), *facts]
     parts = [queryset, *merged_with]
@@ -75,14 +75,5 @@ def paginate(
 
 
 def _after(order: Sequence[str], values: Sequence[Any]) -> Any:
-    names = [name.removeprefix("-") for name in order]
-    if len(order) > 1 and len({name.startswith("-") for name in order}) == 1:
-        compare = TupleLessThan if order[0].startswith("-") else TupleGreaterThan
-        return compare(Tuple(*map(F, names)), tuple(values))
-    # Mixed: a > x, or a = x and what follows. The first column is also bounded alone, since an index cannot use an OR.
-    behind = Q()
-    for name, value, signed in reversed(list(zip(names, values, order, strict=True))):
-        beyond = Q(**{f"{name}__lt" if signed.startswith("-") else f"{name}__gt": value})
-        behind = beyond | (Q(**{name: value}) & behind) if behind else beyond
-    first = f"{names[0]}__lte" if order[0].startswith("-") else f"{names[0]}__gte"
-    return Q(**{first: values[0]}) & behind
+    compare = TupleLessThan if order[0].startswith("-") else TupleGreaterThan
+    return compare(Tuple(*(F(name.removeprefix("-")) for name in order)), tuple(values))

