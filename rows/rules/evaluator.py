@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rows.rules.conditions import (
     OLD,
@@ -187,82 +187,71 @@ def lower(text: str) -> str:
 
 
 def is_like(text: str, pattern: str) -> bool:
-    r"""SQL's LIKE with `\` as escape. Examines each character of `text` at most once per piece."""
-    first, *others = _pieces(pattern)
-    if not first.matches_at(text, 0):
+    r"""SQL's LIKE with `\` as escape. Examines each character of `text` at most once."""
+    parsed = _parse_like(pattern)
+    if not parsed.underscores:
+        return _has_in_order(text, parsed.words)
+    if any(word not in text for word in parsed.words):
         return False
-    at = first.length
-    if not others:
-        return at == len(text)
-    *middle, last = others
-    end = len(text) - last.length
-    for piece in middle:
-        at = piece.match_end(text, at, end)
-        if at < 0:
+    state = 1
+    for character in text:
+        state = state & parsed.percents | (state & parsed.takes.get(character, parsed.underscores)) << 1
+        if not state:
             return False
-    return at <= end and last.matches_at(text, end)
+    return bool(state & parsed.end)
+
+
+def _has_in_order(text: str, words: Sequence[str]) -> bool:
+    if len(words) == 1:
+        return text == words[0]
+    first, *middle, last = words
+    at, end = len(first), len(text) - len(last)
+    if at > end or not text.startswith(first) or not text.endswith(last):
+        return False
+    for word in middle:
+        found = text.find(word, at, end)
+        if found < 0:
+            return False
+        at = found + len(word)
+    return True
 
 
 def _cost_of_like(text: str, pattern: str) -> int:
     return len(text) if "_" in pattern else len(text) // 100
 
 
-class _Piece:
-    """The part of a LIKE pattern between two `%`; None in `letters` is `_`."""
+class _Like(NamedTuple):
+    """A LIKE pattern. Bit n of a state says that what was read so far matches the first n letters of the pattern; bit n
+    of the masks says how it may go on (Baeza-Yates and Gonnet 1992, "shift-and")."""
 
-    __slots__ = ("_any", "_masks", "_words", "is_plain", "length")
-
-    def __init__(self, letters: Sequence[str | None]) -> None:
-        self.length = len(letters)
-        self.is_plain = None not in letters
-        self._words: list[tuple[int, str]] = []
-        """Runs of letters with their offsets."""
-        self._any = sum(1 << at for at, letter in enumerate(letters) if letter is None)
-        self._masks: dict[str, int] = {}
-        """By letter, the bits of its positions."""
-        for at, letter in enumerate(letters):
-            if letter is None:
-                continue
-            self._masks[letter] = self._masks.get(letter, self._any) | 1 << at
-            if at and letters[at - 1] is not None:
-                begun, word = self._words[-1]
-                self._words[-1] = begun, word + letter
-            else:
-                self._words.append((at, letter))
-
-    def matches_at(self, text: str, at: int) -> bool:
-        return at + self.length <= len(text) and all(text.startswith(word, at + begun) for begun, word in self._words)
-
-    def match_end(self, text: str, start: int, end: int) -> int:
-        """-1 without a match."""
-        if end - start < self.length:
-            return -1
-        if self.is_plain:
-            found = text.find(self._words[0][1], start, end) if self._words else start
-            return -1 if found < 0 else found + self.length
-        if any(text.find(word, start, end) < 0 for _, word in self._words):
-            return -1
-        # Bit n: the last n + 1 characters match the beginning of the piece (Baeza-Yates and Gonnet 1992, "shift-and"):
-        # each character is examined once, whatever the text repeats.
-        state, whole, masks, any_ = 0, 1 << self.length - 1, self._masks, self._any
-        for at in range(start, end):
-            state = (state << 1 | 1) & masks.get(text[at], any_)
-            if state & whole:
-                return at + 1
-        return -1
+    words: Sequence[str]
+    """Those between `%` and `_`."""
+    percents: int
+    """A `%` comes next, which any character leaves there."""
+    underscores: int
+    takes: Mapping[str, int]
+    """By character: it comes next, or a `_`."""
+    end: int
 
 
 @lru_cache(maxsize=1024)
-def _pieces(pattern: str) -> tuple[_Piece, ...]:
-    pieces: list[list[str | None]] = [[]]
+def _parse_like(pattern: str) -> _Like:
+    words, percents, underscores, takes, end = [""], 0, 0, dict[str, int](), 1
     letters = iter(pattern)
     for letter in letters:
         if letter == "%":
-            pieces.append([])
+            percents |= end
+            words.append("")
+            continue
+        if letter == "_":
+            underscores |= end
+            words.append("")
         else:
-            pieces[-1].append(next(letters, "\\") if letter == "\\" else None if letter == "_" else letter)
-    # An empty part between two `%` matches at once.
-    return tuple(map(_Piece, pieces))
+            plain = next(letters, "\\") if letter == "\\" else letter
+            takes[plain] = takes.get(plain, 0) | end
+            words[-1] += plain
+        end <<= 1
+    return _Like(words, percents, underscores, {letter: bits | underscores for letter, bits in takes.items()}, end)
 
 
 def _number(value: float) -> Decimal:
