@@ -13,7 +13,7 @@ from rows.query.role_view import RoleView
 from rows.query.sql import select
 from rows.query.sql.conditions import CURRENT_ROW, AliasedRow, ConditionCompiler
 from rows.query.sql.expressions import ALWAYS, NEVER, Parameter, Sql, joined, listed
-from rows.query.sql.row_json import json_format, limited
+from rows.query.sql.row_json import json_format
 from rows.query.sql.select import ReadShape
 from rows.query.sql.statement import AS_TEXT, LIMIT, Statement, build_statement, is_current
 from rows.rules.conditions import TRUE, Condition, Operand, Slot
@@ -58,12 +58,8 @@ def aggregated(role_view: RoleView, shape: AggregateShape) -> Statement:
         page.append(" ORDER BY " + ", ".join(f'_g."{key.path.column}"{select.direction(key)}' for key in shape.order))
     page += [" LIMIT ", Parameter(LIMIT, "bigint")]
     keys = [f'left(_a."{key.path.column}"{AS_TEXT}, {cursors.MAX_CHARACTERS})' for key in shape.order]
-    texts = [f"_o{number}" for number in range(len(keys))]
-    return build_statement(
-        role_view.alias,
+    found = Sql(
         "SELECT ",
-        listed([limited("_s._j", "pg_column_size(_s._j)"), *(f"_s.{text}" for text in texts)]),
-        " FROM (SELECT ",
         listed(["row_to_json(_q)", *keys]),
         " FROM (",
         *page,
@@ -71,10 +67,8 @@ def aggregated(role_view: RoleView, shape: AggregateShape) -> Statement:
         listed([_shown(table, output, columns[output.name]) for output in shape.outputs]),
         ") _q WHERE ",
         is_current(),
-        " OFFSET 0) _s (",
-        listed(["_j", *texts]),
-        ")",
     )
+    return build_statement(role_view.alias, select.bounded(found, len(keys)))
 
 
 def _source(table: Table, output: Output) -> Column | None:

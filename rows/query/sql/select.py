@@ -50,7 +50,8 @@ def read(role_view: RoleView, shape: ReadShape) -> Statement:
     columns = ["row_to_json(_q)"]
     joined_with = Sql()
     user_ids: list[Any] = []
-    if shape.has_only_users:
+    is_list, has_relations = shape.order is not None, not shape.has_only_users
+    if not has_relations:
         columns_of_users = [one.column for one in shape.withs if isinstance(one, WithUser)]
         user_ids = [role_view.reading.cell(table.name, name, row) for name in columns_of_users]
     else:
@@ -80,19 +81,20 @@ def read(role_view: RoleView, shape: ReadShape) -> Statement:
         " WHERE ",
         is_current(),
     )
-    if shape.order is not None or not shape.has_only_users:
-        found = _bounded(found, shape, len(user_ids) + len(keys))
+    if is_list or has_relations:
+        found = bounded(found, len(user_ids) + len(keys), is_list=is_list, has_relations=has_relations)
     return build_statement(role_view.alias, found)
 
 
-def _bounded(found: Sql, shape: ReadShape, texts_beside: int) -> Sql:
-    """OFFSET 0 keeps the planner from making the JSON twice."""
+def bounded(found: Sql, texts_beside: int, *, is_list: bool = True, has_relations: bool = False) -> Sql:
+    """What `found` selects, with null for JSON beyond MAX_ANSWER_BYTES: that of relations, and in a list that of rows.
+    OFFSET 0 keeps the planner from making the JSON twice."""
     names, columns, size = ["_j"], ["_s._j"], "pg_column_size(_s._j)"
-    if not shape.has_only_users:
+    if has_relations:
         names.append("_k")
         columns.append(f"CASE WHEN pg_column_size(_s._k) <= {MAX_ANSWER_BYTES} THEN _s._k END")
         size += " + pg_column_size(_s._k)"
-    if shape.order is not None:
+    if is_list:
         columns = [limited(json, size) for json in columns]
     texts = [f"_o{number}" for number in range(texts_beside)]
     return Sql(
