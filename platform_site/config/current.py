@@ -84,7 +84,7 @@ def with_sources(environment: EnvironmentRef, parts: Parts) -> dict[str, Any]:
         )
     sources = dict(active.values_list("function__name", "source"))
     functions = {
-        # A function that was deployed between the two queries comes with the next reading.
+        # One that was deployed between the two queries is left out.
         name: {"source": sources[name], **{key: value for key, value in found.items() if key != "source_sha256"}}
         for name, found in parts["functions"].items()
         if name in sources

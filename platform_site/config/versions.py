@@ -3,7 +3,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from django.db.models import Subquery
+from django.db.models import QuerySet, Subquery
 from django.db.models.functions import Now
 
 from platform_site.config import current
@@ -19,12 +19,11 @@ MAX_VERSIONS: Final = 20
 def store(environment: EnvironmentRef, now: current.Parts, replaced_bases: Mapping[str, Any]) -> None:
     """Store the configuration before a change, in the transaction of the change, with the merge bases that the change
     replaces. Does nothing if its sources are too large for a document."""
-    using = environment.cluster
     try:
         document = current.with_sources(environment, now)
     except ValidationFailed:
         return
-    ConfigVersion.objects.using(using).update_or_create(
+    ConfigVersion.objects.using(environment.cluster).update_or_create(
         environment_id=environment.environment_id,
         version=current.version_of(now),
         defaults={
@@ -34,22 +33,26 @@ def store(environment: EnvironmentRef, now: current.Parts, replaced_bases: Mappi
             "created_at": Now(),
         },
     )
-    own = ConfigVersion.objects.using(using).filter(environment_id=environment.environment_id)
-    surplus = own.order_by("-created_at", "-pk").values_list("pk", flat=True)[MAX_VERSIONS:]
+    own = _newest_first(environment)
+    surplus = own.values_list("pk", flat=True)[MAX_VERSIONS:]
     own.filter(pk__in=list(surplus)).delete()
+
+
+def _newest_first(environment: EnvironmentRef) -> QuerySet[ConfigVersion]:
+    own = ConfigVersion.objects.using(environment.cluster).filter(environment_id=environment.environment_id)
+    return own.order_by("-created_at", "-pk")
 
 
 def stored_in(environment: EnvironmentRef) -> list[tuple[str, datetime, int]]:
     """Version, time and schema version of each, the newest first."""
-    own = ConfigVersion.objects.using(environment.cluster).filter(environment_id=environment.environment_id)
-    return list(own.order_by("-created_at", "-pk").values_list("version", "created_at", "schema_version"))
+    return list(_newest_first(environment).values_list("version", "created_at", "schema_version"))
 
 
 def bases_of(environment: EnvironmentRef, version: str | None) -> dict[str, Any]:
     """The merge bases when `version` was current, as far as changes since then replaced them."""
-    own = ConfigVersion.objects.using(environment.cluster).filter(environment_id=environment.environment_id)
+    own = _newest_first(environment)
     since = own.filter(version=version).values("created_at")
-    changes = own.filter(created_at__gte=Subquery(since)).order_by("-created_at", "-pk")
+    changes = own.filter(created_at__gte=Subquery(since))
     bases: dict[str, Any] = {}
     for replaced in changes.exclude(replaced_bases=None).values_list("replaced_bases", flat=True):
         bases |= replaced
@@ -58,8 +61,7 @@ def bases_of(environment: EnvironmentRef, version: str | None) -> dict[str, Any]
 
 def document_of(environment: EnvironmentRef, version: str) -> dict[str, Any]:
     """The document that restores it, renames included. Raises NotFound."""
-    own = ConfigVersion.objects.using(environment.cluster).filter(environment_id=environment.environment_id)
-    stored = own.filter(version=version).first()
+    stored = _newest_first(environment).filter(version=version).first()
     if stored is None:
         raise NotFound("The environment has no stored configuration of this version.")
     document: dict[str, Any] = exact_json.loads(zlib.decompress(stored.compressed_document))
