@@ -55,7 +55,7 @@ def accepted(kind: Kind) -> HttpResponse:
 
 
 class LinkViewSet(ApiViewSet):
-    """What people without a session may ask for by email, and what the links in these emails do."""
+    """Requests for an email with a link, and the operations of these links. None needs a session."""
 
     public = True
     environment_use = "optional"
@@ -162,7 +162,7 @@ class MeViewSet(ResourceViewSet):
     serializer_class = Me
 
     def retrieve(self, request: Any) -> HttpResponse:
-        """Who the caller is, and what it may do in the environment that the call means."""
+        """The caller, with its role and scopes in the environment of the request."""
         return self._shown(own_account.user_of(self.caller) if self.caller.session_id else None)
 
     @idempotent()
@@ -186,7 +186,7 @@ class MeViewSet(ResourceViewSet):
             "pending_email": own_account.pending_email(user) if user else None,
             "has_password": user.has_usable_password() if user else None,
             "name": user.name if user else caller.name,
-            # What rules call the role: an app user's own, an account's in the project that the call means.
+            # As in rules: an app user's own role, an account's role in the project of the environment.
             "role": environment.role if caller.kind in ("account", "staff") and environment else caller.role,
             "environment_id": environment.environment_id if environment else None,
             "scopes": sorted(caller.scopes),
@@ -283,7 +283,7 @@ class InvitationViewSet(ListModelMixin, ResourceViewSet):
         return created(f"/v1/invitations/{made.pk}", self.get_serializer(made).data)
 
     def destroy(self, request: Any, invitation_id: str) -> HttpResponse:
-        """Withdraw an invitation. Its link works no longer."""
+        """Withdraw an invitation. Its link stops working."""
         if not ids.matches("inv", invitation_id):
             raise NotFound
         invitations.withdraw(environment_directory.own_pool(self.environment), invitation_id, actor=self.caller)

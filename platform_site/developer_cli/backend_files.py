@@ -112,7 +112,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"the key {json.dumps(next(name for name in names if names.count(name) > 1))} is there twice")
+        raise ValueError(f"the key {json.dumps(next(name for name in names if names.count(name) > 1))} appears twice")
     return found
 
 

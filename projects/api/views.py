@@ -255,7 +255,7 @@ class MemberInvitationViewSet(ListModelMixin, ResourceViewSet):
         return invitations.pending(team_of(self.caller, self.kwargs["project_id"], "owner", though_suspended=True).pk)
 
     def destroy(self, request: HttpRequest, project_id: str, invitation_id: str) -> HttpResponseBase:
-        """Withdraw an invitation into the project. Its link works no longer. Owners only."""
+        """Withdraw an invitation into the project. Its link stops working. Owners only."""
         team_of(self.caller, project_id, "owner", though_suspended=True)
         if not ids.matches("inv", invitation_id):
             raise NotFound

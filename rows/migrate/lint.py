@@ -46,7 +46,7 @@ def _all(schema: Schema) -> Iterator[FieldError]:
             for action, written in specs.items():
                 for spec in written:
                     yield from _variables_in_patterns((spec.where, spec.check), f"{at}.{action}")
-            # An update without a check is checked by its `where`, which was asked of the row as it was before, too.
+            # Without a check, an update is checked by its `where`, which the old row had to match too.
             if access.insert is not None:
                 yield from _check_satisfied_by_new_row(table, access.insert, f"{at}.insert.check")
             if access.update is not None and any(spec.check is not None for spec in specs.get("update", ())):

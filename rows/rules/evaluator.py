@@ -181,8 +181,7 @@ def _search(leaf: Search, row: Row, facts: Facts) -> bool:
 
 def lower(text: str) -> str:
     """PostgreSQL's `lower` under C.UTF-8, character by character."""
-    # Only U+0130 has a lower case of two characters in full mapping; its simple one is "i". And Python writes a sigma
-    # at the end of a word in another way than within.
+    # Python differs for two characters: it makes two of U+0130 (PostgreSQL: "i"), and another sigma at a word's end.
     return text if text.islower() else text.replace("\u0130", "i").replace("\u03a3", "\u03c3").lower()
 
 

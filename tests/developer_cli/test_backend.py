@@ -487,7 +487,7 @@ def test_pull_overwrites_nothing_unless_forced(files: Files) -> None:
         ("schema.json", "", "invalid_file", "schema.json:1: "),
         ("schema.json", '{\n  "tables": {', "invalid_file", "schema.json:2: "),
         ("schema.json", "[]", "invalid_file", "an object"),
-        ("schema.json", '{"tables": {}, "tables": {}}', "invalid_file", 'the key "tables" is there twice'),
+        ("schema.json", '{"tables": {}, "tables": {}}', "invalid_file", 'the key "tables" appears twice'),
         ("schema.json", '{"tables": NaN}', "invalid_file", "NaN"),
         ("schema.json", "[" * 100_000, "invalid_file", "schema.json"),
         ("schema.json", '{"tables": {"t": 0.1000000000000000055}}', "invalid_file", "0.1000000000000000055 would be rounded"),

@@ -28,7 +28,7 @@ def _discover_issuer(view: "IdentityProviderViewSet") -> None:
 @extend_schema_view(
     list=extend_schema(
         responses=listing(serializers.ProviderDetail, paged=False),
-        description="The identity providers of the environment, by name. Secrets are in no answer.",
+        description="The identity providers of the environment, by name, without their client secrets.",
     ),
     retrieve=extend_schema(description="One identity provider."),
 )
@@ -61,7 +61,7 @@ class IdentityProviderViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSe
     @idempotent(before=_discover_issuer)
     @extend_schema(request=serializers.ProviderChanges)
     def partial_update(self, request: Any, provider_id: str) -> HttpResponse:
-        """Change an identity provider. `"enabled": false` turns it off and keeps who is linked.
+        """Change an identity provider. `"enabled": false` turns it off; users stay linked to it.
 
         Another `issuer` is checked as a new one, clears the client secret unless the request has a new one, and is
         refused (409) while users are linked."""
@@ -70,7 +70,7 @@ class IdentityProviderViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSe
         return respond(self.get_serializer(providers.change(provider, actor=self.caller, **values)).data)
 
     def destroy(self, request: Any, provider_id: str) -> HttpResponse:
-        """Remove an identity provider and forget whom it recognised. Users and their sessions stay."""
+        """Remove an identity provider with the links of users to it. Users and their sessions stay."""
         provider = self._own_provider()
         providers.remove(provider, actor=self.caller)
         return no_content()

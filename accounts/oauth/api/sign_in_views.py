@@ -245,7 +245,7 @@ class SignInCallbackViewSet(_BrowserViewSet):
         responses={303: None},
     )
     def receive(self, request: Any, provider_id: str) -> HttpResponse:
-        """Come back from an identity provider. For browsers on their way to the application's redirect URI."""
+        """The callback of identity providers. Redirects the browser to the application's redirect URI."""
         rate_limits.count_anonymous(self.http_request)
         state = self.query.get("state", "")
         flow, provider = _resume(self.http_request, state, provider_id)
@@ -263,10 +263,10 @@ class SignInCallbackViewSet(_BrowserViewSet):
         responses={303: None},
     )
     def receive_form(self, request: Any, provider_id: str) -> HttpResponse:
-        """Come back from an identity provider by a form (`response_mode=form_post`), as from Apple.
+        """The callback of identity providers that send a form (`response_mode=form_post`), such as Apple.
 
-        Browsers send no cookie of the flow with another site's form. So this redirects to the same URL with GET, to
-        which they do; there everything is checked."""
+        With a form of another site, browsers do not send the sign-in's cookie. So this redirects to the same URL with
+        GET, where they do, and where everything is checked."""
         rate_limits.count_anonymous(self.http_request)
         form = _form(self.http_request)
         query = urlencode([(name, form[name]) for name in _CALLBACK if name in form])
@@ -311,7 +311,9 @@ class SignInProviderViewSet(ApiViewSet):
 
     @extend_schema(responses=listing(serializers.PublicProvider, paged=False))
     def list(self, request: Any) -> HttpResponse:
-        """By which providers people sign in here. The environment is named as at `/v1/auth/authorize`, or by header."""
+        """The identity providers that users can sign in with.
+
+        The environment is named as at `/v1/auth/authorize`, or by header."""
         rate_limits.count_anonymous(self.http_request)
         pool = _pool(self.http_request, self.query.get("environment"))
         found = providers.of_pool(pool.id).filter(enabled=True).values("name", "display_name")
