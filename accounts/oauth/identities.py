@@ -138,7 +138,7 @@ def _link_once(user: User, proof: Proof, actor: Caller) -> Identity:
     locked = user_service.lock_user(user.pk)
     if locked.disabled_at is not None or locked.password != user.password:
         # The owner may just have set a new password to recover the account: an attacker must not link an identity.
-        raise Conflict("The account was changed at this moment. Try again.")
+        raise Conflict("The account was changed at the same time. Try again.")
     provider = (
         IdentityProvider.objects.select_for_update(no_key=True)
         .filter(pk=proof.provider_id, environment_id=locked.environment_id, enabled=True)

@@ -77,7 +77,7 @@ class LinkIdentityInput(fields.Serializer):
         max_length=proofs.MAX_LENGTH, write_only=True, help_text="From `/v1/auth/authorize?intent=link`."
     )
     code_verifier = fields.CharField(
-        max_length=200, write_only=True, help_text="That of the `code_challenge` sent there."
+        max_length=200, write_only=True, help_text="The PKCE verifier of the `code_challenge` that was sent there."
     )
     current_password = PasswordField(required=False, help_text="Required for an account with a password.")
 

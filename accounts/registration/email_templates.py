@@ -38,7 +38,7 @@ _SUBJECTS: Final = {
     Kind.CHANGE_EMAIL: "Confirm your new email for {app}",
     Kind.EMAIL_CHANGED: "Your email at {app} was changed",
     Kind.PASSWORD_CHANGED: "Your password at {app} was changed",
-    Kind.IDENTITY_LINKED: "There is another way to sign in to your account at {app}",
+    Kind.IDENTITY_LINKED: "A way to sign in was added to your account at {app}",
     Kind.PROJECT_SUSPENDED: "Your project {project} at {app} is suspended",
     Kind.PROJECT_RESUMED: "Your project {project} at {app} is no longer suspended",
 }

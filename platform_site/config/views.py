@@ -25,8 +25,8 @@ from rows.migrate import rule_impact
 
 
 class ConfigResponse(Serializer):
-    version = fields.CharField(help_text="Of the parts that `config` has: the same for the same content.")
-    config = fields.ObjectField(help_text="Sent to `/v1/config/plan`, it changes nothing: parts that it lacks stay.")
+    version = fields.CharField(help_text="Version of the parts in `config`. Equal content has an equal version.")
+    config = fields.ObjectField(help_text="Can be sent to `/v1/config/plan`, which would change nothing.")
 
 
 class PlanInput(Serializer):
@@ -43,24 +43,28 @@ class PlanInput(Serializer):
     keep = fields.ListField(
         child=fields.ChoiceField(choices=["functions", "webhooks"]),
         default=list,
-        help_text="With `config`: parts of which the functions or webhooks that it leaves out stay.",
+        help_text="With `config`: keep functions or webhooks that are not in it, instead of removing them.",
     )
     include = fields.ListField(
         child=fields.CharField(max_length=200),
         default=list,
         max_length=100,
-        help_text="With `from`: parts and paths whose trust settings are merged, too.",
+        help_text="With `from`: parts and paths whose access settings (`trust`) are merged, too.",
     )
-    resolve = fields.ObjectField(required=False, help_text="With `from`: `ours`, `theirs` or a value, by path.")
-    impact = fields.BooleanField(default=False, help_text="Also count the rows that changed rules show and hide.")
-    from_ = fields.CharField(required=False, max_length=40, help_text="`env_…`, whose configuration is merged.")
+    resolve = fields.ObjectField(
+        required=False, help_text="With `from`: for each conflict's path `ours`, `theirs` or a value."
+    )
+    impact = fields.BooleanField(default=False, help_text="Also count the rows that changed rules would show or hide.")
+    from_ = fields.CharField(
+        required=False, max_length=40, help_text="`env_…` whose configuration is merged into this."
+    )
 
 
 class PlannedChange(Serializer):
     path = fields.CharField()
     kind = fields.ChoiceField(choices=["add", "change", "remove", "trust"])
     destructive = fields.BooleanField()
-    operation = fields.CharField(allow_null=True, help_text="Of the schema.")
+    operation = fields.CharField(allow_null=True, help_text="For changes of the schema.")
     sql = fields.ListField(child=fields.CharField())
     before = fields.JSONField(allow_null=True)
     after = fields.JSONField(allow_null=True)
@@ -82,21 +86,21 @@ class PlanLock(Serializer):
     work = fields.ListField(
         child=fields.ChoiceField(choices=["rewrite", "scan", "index"]), help_text="Empty: only the catalog changes."
     )
-    estimated_ms = fields.IntegerField(help_text="Of the work on this table, roughly.")
+    estimated_ms = fields.IntegerField(help_text="Rough estimate of the time for the work on this table.")
 
 
 class PlanResponse(Serializer):
     """Of a `Planned`."""
 
-    plan = fields.CharField(source="stored.pk", help_text="`pln_…`, for an hour.")
+    plan = fields.CharField(source="stored.pk", help_text="`pln_…`, which can be applied for an hour.")
     version = fields.CharField(
         source="plan.version", help_text="Version of the compared parts of the environment's configuration."
     )
     changes = fields.ListField(source="plan.changes", child=PlannedChange())
     confirm = fields.ListField(
-        source="plan.confirm", child=fields.CharField(), help_text="The changes that `confirm` of the apply must name."
+        source="plan.confirm", child=fields.CharField(), help_text="Names of changes that an apply has to confirm."
     )
-    conflicts = fields.ListField(child=PlanConflict(), help_text="Of a merge: what both sides changed.")
+    conflicts = fields.ListField(child=PlanConflict(), help_text="For a merge: what both sides changed.")
     missing_secrets = fields.ListField(source="plan.missing_secrets", child=fields.CharField())
     warnings = fields.ListField(source="plan.warnings", child=fields.WarningResponse())
     locks = fields.ListField(
@@ -118,7 +122,7 @@ class ApplyInput(Serializer):
     )
     urls = fields.ObjectField(
         required=False,
-        help_text="By path, whole URLs of webhooks whose URL in the plan has `$secret:`. The plan does not store it.",
+        help_text="By path, whole URLs of webhooks whose URL in the plan has a `$secret:`. Plans do not store them.",
     )
 
 
@@ -127,7 +131,7 @@ class ApplyResponse(Serializer):
     status = fields.ChoiceField(
         choices=["applied", "completing"], help_text="`completing`: sign-in and origins follow within two minutes."
     )
-    version = fields.CharField(allow_null=True, help_text="Of the parts of the plan, now; null while completing.")
+    version = fields.CharField(allow_null=True, help_text="New version of the plan's parts; null while completing.")
 
 
 class ConfigViewSet(ResourceViewSet):

@@ -215,7 +215,7 @@ def _is_linking(query: Mapping[str, str], challenge: str | None, pool: Pool) -> 
         # Otherwise another person's code, injected into the application, would link that person to its user.
         raise errors.InvalidFlowRequest("Linking needs a code_challenge.")
     if intent == "link" and pool.is_branch:
-        raise errors.InvalidFlowRequest("A preview branch links nobody: link in the environment that has its users.")
+        raise errors.InvalidFlowRequest("Users of a preview branch belong to another environment. Link them there.")
     return intent == "link"
 
 

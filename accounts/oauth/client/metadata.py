@@ -159,7 +159,7 @@ def _public(key: dict[str, Any]) -> dict[str, Any]:
     fields that are too long."""
     public = {name: value for name, value in key.items() if name in _PUBLIC}
     if any(isinstance(value, str) and len(value) > _MAX_LENGTH for value in public.values()):
-        raise ValueError("a key of this length is not read")
+        raise ValueError("the key has an unsupported length")
     return public
 
 
@@ -176,5 +176,5 @@ def _read_keys(calls: Calls, metadata: Metadata) -> KeySet:
             except (JoseError, ValueError, TypeError, KeyError):
                 continue
     if not usable:
-        raise ProviderAnswerInvalid("a key set without a key that signs")
+        raise ProviderAnswerInvalid("a key set without a signing key")
     return KeySet(usable)

@@ -140,7 +140,7 @@ class Calls:
         except OutboundError as error:
             raise ProviderUnreachable(f"{type(error).__name__}: {error}") from None
         except ValueError:
-            raise ProviderAnswerInvalid("a header that HTTP does not have") from None
+            raise ProviderAnswerInvalid("a malformed header") from None
         if got.is_cut:
             raise ProviderAnswerInvalid(f"more than {MAX_BYTES} bytes")
         if got.status >= 500 or got.status == 429:

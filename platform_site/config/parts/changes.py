@@ -56,7 +56,7 @@ class PlanChanges:
             is_changed = not self.paths.isdisjoint({path, f"webhooks.{name}"})
             has_reference = path == f"webhooks.{name}.url" and credentials.REFERENCE in item.get("url", "")
             if not is_changed or not has_reference:
-                message = "Name paths of URLs of webhooks that the plan changes and that have $secret: in it."
+                message = "Name paths of webhook URLs that the plan changes and that have a $secret: in the plan."
                 raise ValidationFailed.of(f"urls.{path[:80]}", "unknown", message)
             with errors_at(f"webhooks.{name}"):
                 item["url"] = submitted.whole_url(item["url"], url)

@@ -45,7 +45,7 @@ ENVIRONMENT: Final = OpenApiParameter(
     "X-Environment",
     {"type": "string", "pattern": "^env_[0-9a-z]{26}$"},
     OpenApiParameter.HEADER,
-    description="The environment that a platform account means; keys and app users carry theirs.",
+    description="The environment of the request, for platform accounts. Keys and app users belong to one.",
 )
 IF_MATCH: Final = OpenApiParameter(
     "If-Match", str, OpenApiParameter.HEADER, description="Only if the resource still has this `ETag`."

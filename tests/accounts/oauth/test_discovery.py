@@ -74,7 +74,7 @@ def test_a_multi_tenant_issuer_is_stored_as_it_is(api: Api, key: str, idp: Ident
             "https://evil.example",
         ),
         (DISCOVERY, Response(200, b" " * 70_000, []), "invalid_discovery", "more than"),
-        ("/jwks", Response(200, b'{"keys": []}', []), "invalid_discovery", "without a key"),
+        ("/jwks", Response(200, b'{"keys": []}', []), "invalid_discovery", "without a signing key"),
         ("/jwks", Response(500, b"", []), "unreachable", "status 500"),
     ],
 )
