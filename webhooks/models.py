@@ -7,7 +7,7 @@ from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
 from django.db.models.functions import Greatest, Now
 
-from platform_site.http.models import public_id
+from platform_site.http.models import JSONField, public_id
 from webhooks.managers import WebhookQuerySet
 
 
@@ -24,7 +24,7 @@ class Webhook(models.Model):
     """`host:port`, the receiver of this environment for the circuit breaker."""
     events = ArrayField(models.CharField(max_length=120))
     """`tasks.insert`, `tasks.*`, `*.insert`, `*`, or a system event."""
-    filter = models.JSONField(null=True)
+    filter = JSONField(null=True)
     """Over `record` and `old_record`; null: all."""
     columns = models.JSONField(null=True)
     """`{"tasks": ["title"]}`; null: all."""

@@ -12,7 +12,7 @@ from django.db.models.fields.json import KeyTransform
 from django.db.models.functions import Lower, Now
 from django.db.models.lookups import Exact
 
-from platform_site.http.models import public_id
+from platform_site.http.models import JSONField, public_id
 from platform_site.identity.callers import PUBLISHABLE_KEY_PREFIX
 from platform_site.identity.email_addresses import normalize
 
@@ -60,7 +60,7 @@ class User(AbstractBaseUser, PermissionsMixin):
     email_verified_at = models.DateTimeField(null=True, blank=True)
     name = models.CharField(max_length=200, blank=True, default="")
     role = models.CharField(max_length=48, null=True, blank=True)
-    claims = models.JSONField(default=dict, blank=True)
+    claims = JSONField(default=dict, blank=True)
     disabled_at = models.DateTimeField(null=True, blank=True)
     is_staff = models.BooleanField(default=False)
     created_at = models.DateTimeField(db_default=Now(), editable=False)

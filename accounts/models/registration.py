@@ -6,7 +6,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models.functions import Now
 
-from platform_site.http.models import public_id
+from platform_site.http.models import JSONField, public_id
 
 
 class SignUpMode(models.TextChoices):
@@ -60,7 +60,7 @@ class AccountEmail(models.Model):
     subject = models.CharField(max_length=254)
     recipient = models.CharField(max_length=254)
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, null=True, related_name="emails")
-    details = models.JSONField(default=dict, blank=True)
+    details = JSONField(default=dict, blank=True)
     token_hash = models.BinaryField(max_length=32, null=True, unique=True)
     bound_to = models.BinaryField(max_length=32, null=True)
     """SHA-256 of what must not change until the link is used."""

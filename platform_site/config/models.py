@@ -7,7 +7,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from platform_site.http import exact_json
-from platform_site.http.models import public_id
+from platform_site.http.models import JSONField, public_id
 
 
 class StoredPlan(models.Model):
@@ -26,14 +26,14 @@ class StoredPlan(models.Model):
     parts = ArrayField(models.CharField(max_length=20))
     document_text = models.TextField()
     """JSON text: the order of columns matters."""
-    changes = models.JSONField()
+    changes = JSONField()
     confirm = models.JSONField()
     version_in_region = models.CharField(max_length=30)
     version_in_control = models.CharField(max_length=30)
     state = models.CharField(max_length=10, choices=State.choices, default=State.OPEN)
     interruptions = models.SmallIntegerField(default=0)
     """Applies that were ended from outside before changing anything: they must not continue."""
-    merge: "models.JSONField[Any, Any]" = models.JSONField(null=True)
+    merge: "models.JSONField[Any, Any]" = JSONField(null=True)
     restores = models.CharField(max_length=40, null=True)
     """The `ConfigVersion` to which it goes back."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
@@ -64,7 +64,7 @@ class MergeBase(models.Model):
     environment_id = models.CharField(max_length=30)
     """The branch. Without one, the lower id."""
     other_id = models.CharField(max_length=30, db_index=True)
-    parts = models.JSONField()
+    parts = JSONField()
     names = models.JSONField()
     """By environment, its schema version and names for the base's tables and columns."""
 
@@ -83,7 +83,7 @@ class ConfigVersion(models.Model):
     version = models.CharField(max_length=30)
     schema_version = models.IntegerField()
     compressed_document = models.BinaryField()
-    replaced_bases: "models.JSONField[Any, Any]" = models.JSONField(null=True)
+    replaced_bases: "models.JSONField[Any, Any]" = JSONField(null=True)
     """The merge bases that the change after it replaced, by the other environment."""
     created_at = models.DateTimeField(db_default=Now())
 

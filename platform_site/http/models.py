@@ -1,8 +1,9 @@
-"""Idempotency records, in every database, to share the effect's transaction; and public primary keys."""
+"""Idempotency records, in every database, to share the effect's transaction; public primary keys; and clients' JSON."""
 
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import orjson
 from django.db import models
 from django.db.models.functions import Now
 
@@ -13,6 +14,18 @@ IDEMPOTENCY_PURPOSE = "api.idempotency"
 
 def public_id(prefix: str) -> "models.CharField[str, str]":
     return models.CharField(primary_key=True, max_length=30, default=partial(ids.new, prefix), editable=False)
+
+
+class JSONField(models.JSONField):
+    """For JSON that clients send. PostgreSQL stores 1e20 as 21 digits. Django reads an integer, which orjson cannot
+    write; orjson reads a float."""
+
+    def deconstruct(self) -> Any:
+        name, _, args, options = super().deconstruct()
+        return name, "django.db.models.JSONField", args, options  # the same for migrations
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        return orjson.loads(value) if isinstance(value, str) else value
 
 
 class IdempotencyRecord(models.Model):

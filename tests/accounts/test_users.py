@@ -133,6 +133,16 @@ def test_claims_that_are_equal_for_python_alone_are_a_change(api: Api, manager: 
     assert changed == 5, "the same once more is no change"
 
 
+def test_claims_with_a_number_beyond_64_bits_are_served(
+    api: Api, manager: str, una: User, sign_in: Callable[..., SignedIn]
+) -> None:
+    path, claims = f"/v1/users/{una.pk}", {"most": 1e20, "least": [-1e300]}
+    assert api.patch(path, token=manager, json={"claims": claims}).json["claims"] == claims
+    for shown in (api.get(path, token=manager).json, api.get("/v1/users", token=manager).json["data"][0]):
+        assert repr(shown["claims"]) == repr(claims)
+    assert api.get("/v1/auth/me", token=sign_in(una).access_token).status == 200
+
+
 def test_disabling_by_the_api_is_401_on_the_next_call(
     api: Api, manager: str, una: User, sign_in: Callable[..., SignedIn]
 ) -> None:

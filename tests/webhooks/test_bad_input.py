@@ -81,6 +81,15 @@ def test_each_field_names_what_is_wrong_with_it(tracker: Tracker) -> None:
     assert Webhook.objects.using(tracker.project.cluster).count() == 1
 
 
+def test_a_filter_with_a_number_beyond_64_bits_is_shown_as_it_was_sent(make_tracker: Any) -> None:
+    tracker: Tracker = make_tracker({"tables": {"stars": {"columns": {"mass": {"type": "float"}}}}})
+    new = {**GOOD, "events": ["stars.insert"], "filter": {"mass": {"$gt": 1e20}}}
+    made = tracker.post("owner", "/webhooks", new)
+    assert made.status == 201, made.json
+    shown = tracker.get("owner", f"/webhooks/{made.json['id']}").json
+    assert (repr(shown["filter"]), shown["warnings"]) == (repr(new["filter"]), [])
+
+
 def test_a_table_that_role_server_may_not_read_is_as_unknown_as_any_other(make_tracker: Any) -> None:
     hidden = {"columns": {"body": {"type": "text"}}, "rules": {"server": {"insert": {}}}}
     tracker: Tracker = make_tracker({"tables": {"secrets": hidden}})
