@@ -124,6 +124,15 @@ def test_filter_order_and_pages(tracker: Tracker, desk: Desk) -> None:
     assert "No row matches this filter" in desk.get("tables/tasks", data={"where": '{"title": "x"}'}).content.decode()
 
 
+def test_each_order_that_a_column_offers_works(make_tracker: Callable[..., Tracker]) -> None:
+    columns = {"name": {"type": "text", "max_length": 9}, "meta": {"type": "json"}, "tags": {"type": "text[]"}}
+    desk = desk_at(make_tracker({"tables": {"things": {"columns": columns}}}))
+    orders = re.findall(r'href="\?order=([a-z_]+)"', desk.get("tables/things").content.decode())
+    assert orders == ["id", "name", "created_at", "updated_at"]
+    for order in orders:
+        assert desk.get("tables/things", data={"order": order}).status_code == 200, order
+
+
 @pytest.mark.parametrize(
     ("where", "said"),
     [('{"title"', "JSON"), ('{"titel": "x"}', "titel"), ('{"points": {"$like": 1}}', "points")],
