@@ -224,3 +224,65 @@ def test_the_order_of_columns_is_of_the_user_and_the_table(window: Callable[...,
     assert page.evaluate("stored('order', [])") == []
     page.goto(page.url.replace("tables/things", "tables/boxes").split("?")[0])
     assert page.locator("th[data-column]").first.get_attribute("data-column") == "id"
+
+
+def test_a_refused_new_row_is_corrected_with_the_keyboard(
+    window: Callable[..., Page], things: Things, browser_errors: list[str]
+) -> None:
+    page, problem = window(), "#new-row .problem:visible"
+    things.open(page)
+    page.get_by_role("button", name="New row").click()
+    page.get_by_label("size integer").fill("-1")
+    page.get_by_role("button", name="Insert").press("Enter")
+    expect(page.locator(problem)).to_have_count(2)
+    expect(page.get_by_label("name text")).to_be_focused()
+    expect(page.get_by_label("name text")).to_have_accessible_description("Required.")
+    assert findings(page) == []
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="New row").click()
+    expect(page.locator(problem)).to_have_count(0)
+    page.keyboard.type("corrected")
+    page.keyboard.press("Enter")
+    expect(page.locator("#grid-status")).to_have_text("The row is inserted.")
+    expect(page.get_by_role("button", name="New row")).to_be_focused()
+    undo(page, "1 of 1 change")
+    assert things.call("get", "/v1/rows/things")["data"] == []
+    forget(browser_errors, 422)
+
+
+def test_a_new_row_that_the_page_does_not_show_is_linked(window: Callable[..., Page], things: Things) -> None:
+    things.add(name="a", size=1)
+    page = window()
+    things.open(page)
+    page.get_by_label("Filter (JSON)").fill('{"size": 1}')
+    page.get_by_role("button", name="Show").click()
+    page.get_by_role("button", name="New row").click()
+    page.get_by_label("name text").fill("elsewhere")
+    page.get_by_role("button", name="Insert").click()
+    page.get_by_role("link", name="Show it").click()
+    expect(page.locator("td[data-key=name] .cell")).to_have_text(["elsewhere"])
+
+
+def test_a_refused_filter_offers_no_change_of_rows(window: Callable[..., Page], things: Things) -> None:
+    page = window()
+    things.open(page)
+    expect(page.get_by_role("button", name="New row")).to_be_visible()
+    page.get_by_label("Filter (JSON)").fill("{")
+    page.get_by_role("button", name="Show").click()
+    expect(page.get_by_text("Correct the filter to see rows.")).to_be_visible()
+    for name in ("New row", "Delete selected", "Undo"):
+        expect(page.get_by_role("button", name=name)).to_have_count(0)
+
+
+def test_a_change_in_a_deleted_environment_is_not_about_permissions(
+    window: Callable[..., Page], things: Things, browser_errors: list[str]
+) -> None:
+    row_id = things.add(name="a")
+    page = window()
+    things.open(page)
+    page.route("**/tables/things/rows/*", lambda route: route.fulfill(status=404, content_type="text/html", body=""))
+    cell(page, row_id, "name").focus()
+    page.keyboard.type("b")
+    page.keyboard.press("Enter")
+    expect(page.locator("td.editing .problem")).to_contain_text("no longer exists")
+    forget(browser_errors, 404)

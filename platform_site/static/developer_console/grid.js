@@ -4,8 +4,12 @@
 
 const grid = document.querySelector("table.grid");
 const AS_JSON = new Set(["integer", "float", "boolean", "json", "text[]"]);
-const REFUSALS = { 4: "You no longer have permission to do this.", 5: "The service is unavailable. Try again." };
-const TOO_MANY = "Too many requests. Try again in a moment.";
+const REFUSALS = {
+  4: "You no longer have permission to do this.",
+  5: "The service is unavailable. Try again.",
+  404: "This environment or table no longer exists, or you have no access to it.",
+  429: "Too many requests. Try again in a moment.",
+};
 const ENDED = "Your session has ended. Sign in in another tab, then try again here.";
 const IS_EXACT = typeof JSON.rawJSON === "function";
 
@@ -34,7 +38,7 @@ async function send(method, id, body, etag) {
     status: response.status,
     etag: response.headers.get("ETag"),
     text: isJson ? await response.text() : "",
-    error: isJson ? undefined : { message: response.status === 429 ? TOO_MANY : (REFUSALS[Math.floor(response.status / 100)] ?? "") },
+    error: isJson ? undefined : { message: REFUSALS[response.status] ?? REFUSALS[Math.floor(response.status / 100)] ?? "" },
   };
 }
 
@@ -187,6 +191,42 @@ function enableDelete() {
 function empty(form) {
   form.reset();
   for (const input of form.querySelectorAll("[data-id]")) delete input.dataset.id;
+  showErrors(form, { message: "" });
+}
+
+// At the fields of a new row; an error of no field above the buttons. Returns the first invalid control.
+function showErrors(form, error) {
+  let first;
+  for (const field of form.querySelectorAll("[data-field]")) {
+    const wrong = (error.fields ?? []).filter((each) => each.field === field.dataset.field);
+    const control = field.querySelector("input, select, textarea");
+    const problem = field.querySelector(".problem");
+    problem.hidden = !wrong.length;
+    problem.textContent = wrong.map((each) => each.message).join(" ");
+    control.setAttribute("aria-invalid", String(wrong.length > 0));
+    if (wrong.length) first ??= control;
+  }
+  const whole = form.querySelector("[data-new-row-problem]");
+  whole.textContent = first ? "" : messageOf(error, "");
+  whole.hidden = !whole.textContent;
+  return first;
+}
+
+// The table may have another order or filter than the new row, or more pages.
+async function showInserted(answer) {
+  const { id } = parse(answer.text);
+  await reloadRows(5000);
+  const row = rowWith(id);
+  if (row) {
+    remember([{ id, isNew: true, after: answer.etag }]);
+    row.scrollIntoView({ block: "nearest" });
+    return showStatus("The row is inserted.", false);
+  }
+  showStatus("The row is inserted. This page does not show it.", false);
+  const link = document.createElement("a");
+  link.href = `?${new URLSearchParams({ where: JSON.stringify({ id }) })}`;
+  link.textContent = "Show it";
+  document.getElementById("grid-status").append(" ", link);
 }
 
 async function insert(event) {
@@ -201,23 +241,13 @@ async function insert(event) {
     .filter(([, value]) => value !== "")
     .map(([field, value]) => `${JSON.stringify(field.dataset.field)}: ${jsonText(field.dataset.type, value)}`);
   const answer = await send("POST", null, `{${members.join(", ")}}`);
+  submit.disabled = false;
   if (answer.status === 201) {
     empty(form);
-    return location.reload();
+    form.closest("dialog").close();
+    return showInserted(answer).catch(() => location.reload());
   }
-  submit.disabled = false;
-  const error = errorOf(answer);
-  const whole = form.querySelector("[data-new-row-problem]");
-  let named = 0;
-  for (const field of fields) {
-    const wrong = (error.fields ?? []).filter((each) => each.field === field.dataset.field);
-    const problem = field.querySelector(".problem");
-    named += wrong.length;
-    problem.hidden = !wrong.length;
-    problem.textContent = wrong.map((each) => each.message).join(" ");
-  }
-  whole.hidden = named > 0;
-  whole.textContent = messageOf(error, "");
+  (showErrors(form, errorOf(answer)) ?? submit).focus();
 }
 
 const AS_TEXT = new Set(["$in", "$icontains"]);

@@ -75,11 +75,13 @@ async function reloadRows(own) {
   ownUntil = Date.now() + own;
   const page = grid.querySelector("td.editing") ? null : await currentPage();
   if (!page || grid.querySelector("td.editing")) return showLiveState("The table has changed.", true);
-  grid.tBodies[0].replaceWith(page.querySelector("table.grid").tBodies[0]);
+  const now = page.querySelector("table.grid");
+  if (now.tHead.rows[0].cells.length !== grid.tHead.rows[0].cells.length) return location.reload();
+  grid.tBodies[0].replaceWith(now.tBodies[0]);
   for (const part of ["[data-count]", ".pages"]) {
     document.querySelector(part)?.remove();
-    const now = page.querySelector(part);
-    if (now) part === ".pages" ? document.getElementById("new-row").before(now) : liveState.after(" ", now);
+    const shown = page.querySelector(part);
+    if (shown) part === ".pages" ? document.getElementById("new-row").before(shown) : liveState.after(" ", shown);
   }
   const columns = stored("order", []);
   if (columns.length) applyOrder(columns);
