@@ -310,6 +310,9 @@ def _refused(request: HttpRequest, refusal: ApiError) -> HttpResponse:
     if _is_by_htmx(request) and (refusal.status == 429 or refusal.status >= 500):
         text = f"{refusal.text} What you typed is still here. Try again later."
         return _on_the_same_page("console:refused", text, refusal.status)
-    return render(
-        request, "console/refused.html", {"refusal": refusal, "request_id": current_request_id()}, status=refusal.status
-    )
+    context = {
+        "refusal": refusal,
+        "request_id": current_request_id(),
+        "retry_after": refusal.headers.get("Retry-After"),
+    }
+    return render(request, "console/refused.html", context, status=refusal.status)

@@ -102,6 +102,12 @@ def test_a_new_rule_begins_with_the_rows_of_the_owner() -> None:
     assert (values["part_who"], values["part_rows"], values["part_owner"]) == ("user", "owner", "owner_id")
 
 
+def test_a_table_without_owners_and_conditions_offers_no_empty_choice() -> None:
+    table = {"columns": {"title": {"type": "text"}}}
+    fields = rule_forms.fields_of({"tables": {"tasks": table}}, Part("rule", "tasks"))
+    assert [each.name for each in fields if each.kind == "select" and not each.choices] == []
+
+
 def test_a_rule_of_another_action_takes_along_only_what_fits() -> None:
     document = document_with("update", {"where": {"owner_id": ME}, "check": {}, "columns": ["title"]})
     opened_and_saved(document, Part("rule", "tasks", "user", "update"), part_action="delete")

@@ -41,15 +41,18 @@ def fields_of(document: Any, part: Part) -> list[Field]:
     rows = [("all", "All rows"), ("json", "Custom (JSON)")]
     owners, conditions = _owners(table), list(mapping(table.get("conditions")))
     if owners:
-        rows.insert(1, ("owner", "Own rows: a column is the user's id"))
+        rows.insert(1, ("owner", "Own rows"))
     if conditions:
         rows.insert(-1, ("condition", "Rows of a named condition"))
     code: dict[str, Any] = {"kind": "code", "placeholder": _EXAMPLE}
+    choices = (
+        Field("part_owner", "Column of the owner", "select", choices=_doubled(owners), types=("owner",)),
+        Field("part_condition", "Condition", "select", choices=_doubled(conditions), types=("condition",)),
+    )
     return [
         *fields,
         Field("part_rows", "Rows", "select", choices=rows, chooses_types=True),
-        Field("part_owner", "Column of the owner", "select", choices=_doubled(owners), types=("owner",)),
-        Field("part_condition", "Condition", "select", choices=_doubled(conditions), types=("condition",)),
+        *(each for each in choices if each.choices),
         Field("part_where", "Rows: where (JSON)", help="Empty: all rows", types=("json", *_with("where")), **code),
         Field("part_columns", "Columns", placeholder="*, -internal", help="Empty: all columns", types=_with("columns")),
         Field("part_set", "Set by the platform (JSON)", rows=2, types=_with("set"), **code),
