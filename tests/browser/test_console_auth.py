@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from playwright.sync_api import Page, expect
 
-from tests.support.browser import NARROW, enter_console, in_a_browser, open_new, save_screenshot
+from tests.support.browser import NARROW, enter_console, in_a_browser, open_new, owner, save_screenshot
 from tests.support.browser import browser as browser
 from tests.support.browser import window as window
 from tests.support.client import Api
@@ -85,3 +85,18 @@ def test_a_provider_is_added_from_a_preset(window: Callable[..., Page], served: 
     page.get_by_role("button", name="Remove provider").click()
     page.wait_for_url("**/auth/providers")
     expect(page.get_by_text("No provider yet.")).to_be_visible()
+
+
+def test_a_long_email_fits_the_list_of_users(window: Callable[..., Page], served: Up) -> None:
+    api, token = owner(served)
+    environment = served.facts["environments"]["production"]
+    email = f"{'a' * 60}@{'long-domain-name.' * 8}example.com"
+    user = {"email": email, "name": "A long name " * 4}
+    made = api.post("/v1/users", json=user, token=token, environment=environment).json["id"]
+    try:
+        page = window()
+        page.goto(enter_console(page, served) + "auth/")
+        expect(page.get_by_role("link", name=email)).to_be_visible()
+        assert page.locator("main .scroll").evaluate("each => each.scrollWidth <= each.clientWidth")
+    finally:
+        api.request("DELETE", f"/v1/users/{made}", token=token, environment=environment)

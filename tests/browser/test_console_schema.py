@@ -212,3 +212,18 @@ def test_enter_presses_the_button_of_its_part(
     page.keyboard.press("Enter")
     expect(page.get_by_text("The schema is at version")).to_be_visible()
     forget(browser_errors, 422)
+
+
+def test_a_long_name_of_a_table_fits_a_phone(window: Callable[..., Page], things: Things) -> None:
+    page = window(width=NARROW)
+    things.open(page)
+    page.get_by_role("link", name="Definition").click()
+    long = "a_table_with_a_very_long_name_that_goes_on_and"
+    document = draft_of(page)
+    document["tables"] = {name: {"columns": {"n": {"type": "text"}}} for name in (long, *map("t{}".format, range(12)))}
+    page.get_by_label("Document (JSON)").fill(json.dumps(document))
+    page.get_by_role("button", name="Plan", exact=True).click()
+    expect(page.get_by_role("button", name=re.compile(f"^{long}"))).to_be_visible()
+    tabs = page.get_by_role("group", name="Table to edit")
+    assert tabs.evaluate("each => each.scrollWidth <= each.clientWidth")
+    fits(page)

@@ -116,6 +116,7 @@ def test_a_branch_is_created_and_deleted_by_its_name(tracker: Tracker, desk: Des
     wrong = desk.post("branches/", {"action": "delete", "branch": branch.pk, "confirm": "production"})
     assert wrong.status_code == 422
     assert "This is not the branch's name." in text_of(wrong)
+    assert re.findall(r"<details open>\s*<summary>(\w+)", wrong.content.decode()) == ["Delete"]
     assert "was branched from it" not in text_of(made)
     desk.post("branches/", {"action": "create", "name": "more", "from": branch.pk, "data": "none"})
     assert "more was branched from it" in text_of(desk.get("branches/"))

@@ -78,6 +78,7 @@ def branches(console: Console) -> HttpResponse:
             "parent": detail["parent_id"] and names.get(detail["parent_id"], "deleted"),
             "is_branch": detail["name"] not in _FIXED,
             "branches": [each["name"] for each in listed if each["parent_id"] == detail["id"]],
+            "refused": console.refused_action if console.request.POST.get("branch") == detail["id"] else "",
         }
         for detail in listed
     ]
@@ -91,6 +92,5 @@ def branches(console: Console) -> HttpResponse:
         "environments": found,
         "form": form_of(console, "create", fields, {"from": console.environment["id"]}),
         "expiry": _EXPIRY,
-        "submitted_branch": console.request.POST.get("branch", ""),
     }
     return console.render("console/branches.html", context)
