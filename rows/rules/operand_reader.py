@@ -2,10 +2,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rows.rules.conditions import Constant, Form, Operand, OtherCell, Path, Slot, Variable
-from rows.rules.name_resolver import InvalidCondition, NameResolver, Use, refuse_unknown
+from rows.rules.name_resolver import InvalidCondition, NameResolver, Use
 from rows.rules.operators import shape_operand, type_of_operand
 from rows.rules.variables import read_literal, read_variable
 from rows.schema.column_values import is_possible_id, read_operand
+from rows.schema.identifiers import no_column
 from rows.schema.model import ID, SQL_TYPES, Column
 from rows.schema.types import Type
 from rows.schema.values import InvalidValue, read, wire
@@ -48,7 +49,7 @@ class OperandReader:
         if "." in name:
             raise InvalidCondition(path, "unknown", f"there is no such column. {_TWO_ROWS}")
         if column is None:
-            refuse_unknown(path, name, self.resolver.names(table))
+            raise InvalidCondition(path, "unknown", no_column(name, self.resolver.names(table)))
         if name == cell.column and self.resolver.is_strict:
             message = f'is compared with itself: "$column" names another column of the same row, here of {table}.'
             raise InvalidCondition(path, "invalid", message if table == self.base else f"{message} {_TWO_ROWS}")

@@ -113,10 +113,10 @@ class RuleCompiler:
             if pattern == "*":
                 continue
             here = f"{path}.{index}"
-            column = self.table.column(pattern.removeprefix("-"))
+            name = pattern.removeprefix("-")
+            column = self.table.column(name)
             if column is None:
-                suggestion = identifiers.did_you_mean(pattern.removeprefix("-"), known)
-                self.fail(here, "unknown", f"there is no such column{suggestion or '.'}")
+                self.fail(here, "unknown", identifiers.no_column(name, known))
             elif not pattern.startswith("-"):
                 if column.name not in known:
                     self.fail(here, "invalid", f"{column.name} cannot be written.")

@@ -3,6 +3,7 @@ are named by a digest, so that renames find them."""
 
 import difflib
 import hashlib
+import json
 import re
 from collections.abc import Iterable
 from typing import Final, Literal
@@ -40,6 +41,10 @@ def did_you_mean(word: object, known: Iterable[str], *, compared: int = 60) -> s
     close = [one for one in words if _folded(one) in (folded, f"{folded}id")]
     close = close or difflib.get_close_matches(word, words[:compared], n=1, cutoff=0.6)
     return f'; did you mean "{close[0]}"?' if close else ""
+
+
+def no_column(word: str, known: Iterable[str]) -> str:
+    return f"no column {json.dumps(word)[:60]}{did_you_mean(word, known) or '.'}"
 
 
 def _folded(word: str) -> str:

@@ -120,9 +120,7 @@ class TableReader:
             self.reader.fail(path, "invalid", "must be the name of a column")
             return None
         if raw not in self.spelled:
-            self.reader.fail(
-                path, "unknown", f"no column {json.dumps(raw)[:60]}{identifiers.did_you_mean(raw, self.spelled)}"
-            )
+            self.reader.fail(path, "unknown", identifiers.no_column(raw, self.spelled))
             return None
         name = self.spelled[raw]
         column = self.columns.get(name) or next((c for c in IMPLICIT if c.name == name), None)

@@ -766,6 +766,16 @@ def test_a_wrong_rule_is_named_by_its_path(rules: Any, at: str, code: str) -> No
     assert error.message.endswith((".", "?"))
 
 
+@pytest.mark.parametrize(
+    "rules",
+    [{"user": {"read": {"columns": ["*", "-leveel"]}}}, reads({"level": {"$gt": {"$column": "leveel"}}})],
+)
+def test_an_unknown_column_that_the_path_lacks_is_in_the_message(rules: Any) -> None:
+    (error,) = validate(schema_with(rules))
+    assert "leveel" not in error.field
+    assert error.message == 'no column "leveel"; did you mean "level"?'
+
+
 ALWAYS_THE_SAME: list[tuple[Any, str, str]] = [
     ({"owner_id": "auth.uid()"}, "owner_id", 'The caller\'s id is "$user.id".'),
     ({"task.owner_id": {"$in": ["$user.id", "user.id"]}}, "task.owner_id.$in.1", "is not the id of a user"),
