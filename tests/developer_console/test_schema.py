@@ -76,13 +76,17 @@ def test_losing_data_is_confirmed_by_name(tracker: Tracker, desk: Desk) -> None:
 
 
 @pytest.mark.exhaustive
-def test_of_two_tabs_the_second_is_told(tracker: Tracker, desk: Desk) -> None:
+def test_of_two_tabs_the_second_plans_again(tracker: Tracker, desk: Desk) -> None:
     first, second = plan(desk, LARGER), plan(desk, SMALLER)
     apply(desk, LARGER, first)
     refused = apply(desk, SMALLER, second, confirm="drop column tasks.done")
     assert refused.status_code == 412
-    assert "at version 2, not at 1" in text_of(refused)
+    assert "Version 2 was applied meanwhile. Plan again" in text_of(refused)
     assert "done" in tracker.get("owner", "/schema").json["document"]["tables"]["tasks"]["columns"]
+    both = ["drop column tasks.done", "drop column tasks.note"]
+    again = plan(desk, SMALLER, version=hidden(refused, "version"))
+    assert sorted(re.findall(r"<code>(drop [^<]*)</code>", text_of(again))) == both
+    assert "The schema is at version 3." in text_of(apply(desk, SMALLER, again, confirm=both))
 
 
 @pytest.mark.exhaustive

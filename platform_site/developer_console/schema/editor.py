@@ -6,7 +6,7 @@ from platform_site.developer_console.frame import Console
 from platform_site.developer_console.schema import drafts, new_table, outline, part_forms, plans
 from platform_site.developer_console.schema.parts import Part, part_of, remove, title_of
 from platform_site.http import exact_json
-from platform_site.http.errors import ApiError, FieldError, ValidationFailed
+from platform_site.http.errors import ApiError, FieldError, PreconditionFailed, ValidationFailed
 
 
 @dataclass
@@ -39,6 +39,8 @@ class Editor:
     plan: dict[str, Any] | None = None
     unconfirmed: ApiError | None = None
     is_applied: bool = False
+    is_stale: bool = False
+    """Whether another version was applied since the page was opened. The next plan compares with it."""
     notice: str = ""
 
     @property
@@ -84,6 +86,12 @@ class Editor:
                 self._submit_draft(part, saved)
 
     def refuse(self, refusal: ApiError) -> None:
+        if refusal.status == PreconditionFailed.status:
+            self.is_stale = True
+            refusal = PreconditionFailed(
+                f"Version {self.current['version']} was applied meanwhile. Plan again to compare your document with "
+                "it: what only that version has would be removed."
+            )
         self.console.refusal = refusal
         self.problems = [{**each.as_dict(), "line": drafts.line_of(each.field, self.text)} for each in refusal.fields]
 

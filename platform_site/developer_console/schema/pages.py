@@ -32,9 +32,10 @@ def schema(console: Console) -> HttpResponse:
         editor.text = exact_json.dumps(current["document"], indent=True)
     history = console.listed(f"{plans.PATH}/versions", {"limit": "20"})
     emails = console.emails_of(each["applied_by"] for each in history)
+    is_renewed = editor.is_applied or editor.is_stale
     context = {
         "current": current,
-        "version": current["version"] if editor.is_applied else submitted.get("version") or current["version"],
+        "version": current["version"] if is_renewed else submitted.get("version") or current["version"],
         "history": [each | {"email": emails.get(each["applied_by"])} for each in history],
         "revert": "" if editor.is_applied else submitted.get("revert", ""),
         "backfill": plans.backfill_fields(submitted, editor.problems),
