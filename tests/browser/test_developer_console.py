@@ -283,6 +283,7 @@ def test_search_opens_with_the_keyboard_and_leads_there(window: Callable[..., Pa
     page.keyboard.press("Enter")
     page.wait_for_url("**/functions/open-tasks")
     page.keyboard.press("Control+k")
+    page.keyboard.type("typed")
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_be_hidden()
     page.keyboard.press("Control+k")

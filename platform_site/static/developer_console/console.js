@@ -247,6 +247,10 @@ document.addEventListener("keydown", (event) => {
 searchDialog?.addEventListener("keydown", (event) => {
   const links = [...searchDialog.querySelectorAll("a")];
   const input = searchDialog.querySelector("input");
+  if (event.key === "Escape") {
+    event.preventDefault(); // a browser would only empty the field first
+    searchDialog.close();
+  }
   if (event.key === "Enter" && event.target === input) {
     event.preventDefault();
     links[0]?.click();
