@@ -495,6 +495,29 @@ def test_what_would_lose_data_is_called_destructive() -> None:
     assert planner.plan(first, second).destructive == {"drop table b", "drop column a.y", "alter column a.x"}
 
 
+BOUNDED = {"type": "integer", "min": 1, "backfill": 3}
+SMALL, LARGE = schema(a={"x": "text"}), schema(a={"x": "text", "n": BOUNDED})
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "names"),
+    [
+        (SMALL, LARGE, ["add column a.n"]),
+        (LARGE, SMALL, ["drop column a.n"]),
+        (LARGE, schema(b={"renamed_from": "a", "columns": {"x": TEXT}}), ["rename table a to b", "drop column b.n"]),
+        (
+            LARGE,
+            schema(a={"x": "text", "m": {**BOUNDED, "renamed_from": "n"}, "n": BOUNDED}),
+            ["rename column a.n to m", "add column a.n"],
+        ),
+        (LARGE, schema(a={"x": "text", "n": "integer"}), ["alter column a.n"]),
+    ],
+)
+def test_a_column_is_added_or_dropped_by_one_operation(first: Schema, second: Schema, names: list[str]) -> None:
+    make("t_env", first)
+    assert [operation.name for operation in change("t_env", first, second).operations] == names
+
+
 def test_a_rehearsal_lists_the_very_statements_and_leaves_no_trace() -> None:
     first, second = CHANGES["rename a column and change it"]
     with_rows("t_env", first)

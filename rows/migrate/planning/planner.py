@@ -54,6 +54,11 @@ class _Planning:
     def result(self) -> Plan:
         operations = detect(self.renamed, self.new)
         self.dropped = {op.name for op in operations if isinstance(op, migrations.DeleteModel)}
+        self.added = {
+            (model_of(op), column_of(self.new.tables[model_of(op)], op.name).name)
+            for op in operations
+            if isinstance(op, migrations.AddField)
+        }
         steps = tuple(self._step(operation) for operation in operations)
         altered = {name for step in steps if (name := self.renamed.old_tables.get(model_of(step.django)))}
         exclusive = altered | {statement.table for statement in self.renamed.statements}
@@ -85,13 +90,11 @@ class _Planning:
                 return Step(operation, f"drop table {table}", path)
             case migrations.AddField() | migrations.AlterField():
                 column = column_of(self.new.tables[model], operation.name)
-                verb = "add" if added else "alter"
+                verb = "add" if (model, column.name) in self.added else "alter"  # also for a default or check of it
                 return Step(operation, f"{verb} column {table}.{column.key}", f"{path}.columns.{column.key}", column)
             case migrations.RemoveField():
-                column = column_of(self.renamed.schema.tables[model], operation.name)
-                old_table = self.old.tables[self.renamed.old_tables[model]]
-                old = old_table.columns[self.renamed.old_columns[model, column.name]]
-                return Step(operation, f"drop column {table}.{old.key}", f"{path}.columns.{old.key}")
+                key = self._old_key(model, column_of(self.renamed.schema.tables[model], operation.name).name)
+                return Step(operation, f"drop column {table}.{key}", f"{path}.columns.{key}")
             case migrations.AddIndex() | migrations.RemoveIndex():
                 spec = self.index_names[operation.index.name if added else operation.name]  # type: ignore[union-attr]
                 keys = ", ".join(str(key).replace(key.column, self._shown(model, key.column), 1) for key in spec.keys)
@@ -108,11 +111,19 @@ class _Planning:
                     check = self.table_check_names[name]
                     called = f"{verb} check {table}.{check}"
                     return Step(operation, called, f"{path}.checks.{check}")
-                key, new = self.check_names[name], self.new.tables.get(model)
-                column = (new.columns.get(key) if new else None) or self.renamed.schema.tables[model].columns[key]
-                return Step(operation, f"alter column {table}.{column.key}", f"{path}.columns.{column.key}")
+                key, new = self.check_names[name], self.new.tables[model]
+                if key not in new.columns:
+                    old_key = self._old_key(model, key)
+                    return Step(operation, f"drop column {table}.{old_key}", f"{path}.columns.{old_key}")
+                verb = "add" if added and (model, key) in self.added else "alter"
+                shown = new.columns[key].key
+                return Step(operation, f"{verb} column {table}.{shown}", f"{path}.columns.{shown}")
             case _:
                 raise NotImplementedError(f"the autodetector planned {operation!r}")
+
+    def _old_key(self, model: str, column: str) -> str:
+        old_table = self.old.tables[self.renamed.old_tables[model]]
+        return old_table.columns[self.renamed.old_columns[model, column]].key
 
     def _shown(self, model: str, column: str) -> str:
         return self.renamed.old_columns[model, column] if column.startswith("_") else column
