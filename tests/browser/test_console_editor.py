@@ -46,6 +46,20 @@ def test_colours_follow_the_text(window: Callable[..., Page], served: Up, width:
     save_screenshot(page, f"editor-json-{width}-{theme}")
 
 
+def test_an_editor_says_how_the_keyboard_leaves_it(window: Callable[..., Page], served: Up) -> None:
+    page = window()
+    page.goto(f"{enter_console(page, served)}functions/sum")
+    source, keys = page.get_by_label("Source", exact=True), "Esc, Tab leaves."
+    expect(source).to_have_accessible_description(keys)
+    source.focus()
+    expect(page.get_by_text(keys).first).to_be_visible()
+    assert findings(page) == []
+    page.keyboard.press("Escape")
+    page.keyboard.press("Tab")
+    expect(source).not_to_be_focused()
+    expect(page.get_by_text(keys).first).to_be_hidden()
+
+
 def test_the_browser_asks_before_a_source_is_lost(
     window: Callable[..., Page], served: Up, browser_errors: list[str]
 ) -> None:

@@ -39,7 +39,11 @@ function colourEditors() {
     field.replaceWith(holder);
     const copy = document.createElement("pre");
     copy.setAttribute("aria-hidden", "true");
-    holder.append(copy, field);
+    const keys = document.createElement("small");
+    keys.id = `${field.id}-keys`;
+    keys.textContent = "Esc, Tab leaves.";
+    field.setAttribute("aria-describedby", `${field.getAttribute("aria-describedby") ?? ""} ${keys.id}`.trim());
+    holder.append(copy, field, keys);
     field.addEventListener("input", () => paint(field, copy));
     field.addEventListener("scroll", () => align(field, copy));
     paint(field, copy);
