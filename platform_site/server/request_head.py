@@ -32,6 +32,7 @@ _FORWARDING: Final = frozenset(
     {"forwarded", "x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-forwarded-port", "x-real-ip"}
 )
 _METHOD: Final = re.compile(r"[A-Z]{1,16}", re.ASCII)
+_PROTOCOLS: Final = frozenset({"HTTP/1.0", "HTTP/1.1"})
 MAX_CACHED_NAME: Final = 64
 """Of a header: anybody can send names of 60 KB."""
 
@@ -94,6 +95,8 @@ def check_head(forwarding: Forwarding, peer: tuple[str, str, int], message: "Mes
         raise errors.InvalidRequest("X-Forwarded-For has bytes outside ASCII.")
     if "host" in unreadable:
         raise errors.InvalidRequest("The Host header has bytes outside ASCII.")
+    if meta["SERVER_PROTOCOL"] not in _PROTOCOLS:
+        raise errors.InvalidRequest("Use HTTP/1.1, or HTTP/1.0.")
     named = meta.get("HTTP_HOST")
     if message.authority is not None:
         meta["HTTP_HOST"] = message.authority
@@ -110,6 +113,9 @@ def check_head(forwarding: Forwarding, peer: tuple[str, str, int], message: "Mes
         raise errors.InvalidRequest("The length of the body is given twice, by Content-Length and Transfer-Encoding.")
     if meta.get("HTTP_TRANSFER_ENCODING", "chunked").strip().lower() != "chunked":
         raise errors.InvalidRequest("The only supported Transfer-Encoding is chunked.")
+    if "HTTP_TRANSFER_ENCODING" in meta and meta["SERVER_PROTOCOL"] == "HTTP/1.0":
+        # A proxy of that version takes the chunks for another request (RFC 9112, 6.1).
+        raise errors.InvalidRequest("HTTP/1.0 has no Transfer-Encoding.")
 
 
 def meta_name(header: str) -> str | None:

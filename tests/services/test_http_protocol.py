@@ -296,6 +296,10 @@ def test_an_upgrade_smuggles_no_request_in_its_body(
             served.run(0)
         served.run(0.02)
         [first] = served.begun
+        if version == b"1.0" and b"chunked" in framing:
+            assert first.refusal is not None
+            assert first.is_last
+            return
         assert (first.path, first.body, first.refusal) == ("/v1/one", expected, None)
         first.respond(HttpResponse(b""))
         served.run(0.02)

@@ -61,6 +61,9 @@ def test_a_length_said_twice_smuggles_nothing(served: Up, order: int) -> None:
         b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: a\0b\r\n\r\n",
         b"GET /heal thz HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"GET /healthz HTTP/3.7\r\nHost: localhost\r\n\r\n",
+        b"GET /healthz HTTP/2.0\r\nHost: localhost\r\n\r\n",
+        b"GET /healthz\r\n\r\n",
+        post(b"Connection: keep-alive", b"Transfer-Encoding: chunked").replace(b"/1.1", b"/1.0") + b"0\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500) + b"\r\n\r\n",
     ],
 )
