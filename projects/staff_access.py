@@ -83,7 +83,7 @@ def active_for(user_id: str, environment_id: str) -> StaffGrant | None:
 
 def revoke(grant_id: str, *, actor: Caller | Actor, project_id: str | None = None) -> None:
     """End a grant (of `project_id`, if given). The caller checks access. Raises NotFound."""
-    found = active().filter(pk=grant_id)
+    found = active().filter(pk=grant_id if ids.matches("sgr", grant_id) else "")
     with transaction.atomic():
         if not _revoke(found.filter(environment__project_id=project_id) if project_id else found, actor):
             raise NotFound("There is no such staff access, or it has ended.")

@@ -229,6 +229,14 @@ def test_owners_end_no_grants_of_other_projects(tracker: Tracker, hired: Hire, d
     assert staff_access.active().count() == 1
 
 
+@pytest.mark.parametrize("grant", ["sgr_x", "\0"])
+def test_what_is_no_id_of_a_grant_ends_none(desk: Desk, hired: Hire, grant: str) -> None:
+    assert desk.post("settings", {"action": "revoke-staff", "grant": grant}).status_code == 404
+    for role, status in ((StaffRole.SUPPORT, 302), (StaffRole.OPERATOR, 404)):
+        sent = sign_in(hired(role)).post("/console/staff", {"action": "end", "grant": grant})
+        assert sent.status_code == status
+
+
 @pytest.mark.parametrize("change", ["role", "disabled", "weaker"])
 def test_a_grant_ends_with_the_role(tracker: Tracker, hired: Hire, change: str) -> None:
     user = hired(StaffRole.OPERATOR)

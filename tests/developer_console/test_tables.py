@@ -245,10 +245,11 @@ def test_rows_hidden_from_a_user_are_marked_and_explained(
     for reader, role in ((desk, "editor"), (desk_of("viewer"), "user")):
         told = reader.get(f"tables/tasks/rows/{his['id']}/why", data={"as": tracker.users["alice"]})
         assert told.context["role"] == role, "a user's role is shown to those who may manage users"
-    unknown = desk.get("tables/tasks", data={"as": "usr_nobody"})
-    assert unknown.status_code == 422
-    assert "View as: <bdi>Must be a user of this environment" in unknown.content.decode()
-    assert "Correct the filter" not in unknown.content.decode()
+    for nobody in ("usr_nobody", "nobody\0"):
+        unknown = desk.get("tables/tasks", data={"as": nobody})
+        assert unknown.status_code == 422
+        assert "View as: <bdi>Must be a user of this environment" in unknown.content.decode()
+        assert "Correct the filter" not in unknown.content.decode()
 
 
 def test_a_viewer_finds_no_user_by_email(tracker: Tracker, desk_of: Callable[[str], Desk]) -> None:

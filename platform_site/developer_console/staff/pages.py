@@ -27,7 +27,8 @@ def access(request: HttpRequest, client: ApiClient) -> HttpResponse:
         try:
             if request.POST.get("action") == "end":
                 grant_id = request.POST.get("grant", "")
-                if user.has_perm(OPERATE) or staff_access.active().filter(pk=grant_id, user=user).exists():
+                own = staff_access.active().filter(user=user).values_list("pk", flat=True)
+                if user.has_perm(OPERATE) or grant_id in own:
                     staff_access.revoke(grant_id, actor=Actor.staff(user))
                 return redirect("developer_console:staff")
             environment_id = request.POST.get("environment", "").strip()
