@@ -112,6 +112,26 @@ def test_a_token_in_the_environment_needs_its_url(signed_out: Cli, served: Up) -
     assert len(signed_out.json("users", "list", PLATFORM_TOKEN=key, PLATFORM_URL=served.base_url)) == 2
 
 
+@pytest.mark.parametrize("how", [["--email", "a@example.com"], ["--token"]])
+def test_a_link_in_a_cloned_repository_gets_no_piped_password(signed_out: Cli, how: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        url = f"http://127.0.0.1:{elsewhere.getsockname()[1]}"
+        (signed_out.folder / "platform.json").write_text(
+            json.dumps({"url": url, "project": "prj_x", "environment": "env_x"})
+        )
+        error = signed_out.error("login", *how, stdin="correct horse battery", code=2)
+        assert (error["code"], error["hint"]) == ("no_url", f"If it is your service, add --url {url}")
+        elsewhere.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            elsewhere.accept()
+
+
+def test_a_prompt_names_the_service_that_gets_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr(account, "secret_input", lambda prompt: prompt)
+    assert account._secret("Password", "https://elsewhere.example", None) == "Password for https://elsewhere.example"
+
+
 @pytest.mark.parametrize(
     "url",
     [
@@ -300,6 +320,17 @@ def test_another_version_or_another_server(signed_out: Cli, status: int, body: b
         error = signed_out.error("login", "--url", url, "--email", "a@example.com", stdin="password", code=8)
         server.shutdown()
     assert error["code"] == code
+
+
+def test_types_on_standard_output_cannot_control_the_terminal(signed_out: Cli) -> None:
+    facts = {"body": b"type A = 1;\n\tx\x1b[2K\xc2\x9b2Ky\n", "kind": "application/typescript"}
+    handler = type("Handler", (_Other,), {**facts, "do_GET": _Other.do_POST})
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        done = signed_out.run("types", "-o", "-", PLATFORM_URL=url, PLATFORM_TOKEN="sk_x")
+        server.shutdown()
+    assert done.stdout == "type A = 1;\n\tx\\x1b[2K\\x9b2Ky\n"
 
 
 def test_interrupted(signed_out: Cli) -> None:

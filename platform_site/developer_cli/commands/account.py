@@ -32,7 +32,7 @@ def login(
     with store.locked():
         pass  # a folder that cannot be written is refused before a session begins
     if token:
-        found = store.Credentials(store.checked_token(secret_input("Token")))
+        found = store.Credentials(store.checked_token(_secret("Token", service, url)))
         me = Api(service, found).get("/auth/me")
         found = store.Credentials(found.token, None, str(me["email"] or me["name"] or me["id"]))
     elif email is None:
@@ -42,11 +42,21 @@ def login(
 
         found = _granted(Api(service, None), browser_sign_in.sign_in)
     else:
-        grant = {"grant_type": "password", "email": email, "password": secret_input("Password")}
+        grant = {"grant_type": "password", "email": email, "password": _secret("Password", service, url)}
         found = _granted(Api(service, None), lambda api: api.send("POST", "/auth/token", grant), is_password=True)
     with store.locked():
         store.save_credentials(service, found)
     output.result({"url": service, "name": found.name}, f"Signed in to {service} as {found.name}.")
+
+
+def _secret(kind: str, service: str, named: str | None) -> str:
+    """Typed beside the service's URL. Standard input is not sent to a service that only platform.json names: that may
+    be another's."""
+    is_chosen = named or os.environ.get("PLATFORM_URL") or service in (session.LOCAL_URL, *store.urls())
+    if not is_chosen and not sys.stdin.isatty():
+        message = f"Standard input is not sent to {service}, which only {store.LINK_FILE} names."
+        raise Failure(Exit.USAGE, "no_url", message, f"If it is your service, add --url {service}")
+    return secret_input(f"{kind} for {service}")
 
 
 def _granted(api: Api, grant: Callable[[Api], Answer], *, is_password: bool = False) -> store.Credentials:

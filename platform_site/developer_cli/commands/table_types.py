@@ -30,7 +30,7 @@ def types(
         if output.is_json():
             output.print_json({"types": text})
         else:
-            print(text, end="")
+            print("\n".join(map(output.plain, text.split("\n"))), end="")
         return
     changed = not file.exists() or file.read_bytes() != text.encode()
     if changed:
