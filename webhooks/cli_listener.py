@@ -3,6 +3,7 @@ itself. `end_listeners` removes the subscriptions of killed commands."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -75,7 +76,8 @@ class Listener:
             if not claims:
                 return
             [claimed] = claims
-            result = make_attempt(claimed, self._client)
+            # To the command's URL: the project's members can change that of the subscription.
+            result = make_attempt(replace(claimed, url=self._url), self._client)
             for found in record(using, [result], disable_after=settings.WEBHOOK_DISABLE_AFTER):
                 disable(using, found)
             yield claimed, result

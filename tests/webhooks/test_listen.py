@@ -80,6 +80,19 @@ def test_a_receiver_that_answers_gone_ends_it(tracker: Tracker, receiver: Receiv
 
 
 @in_process
+def test_members_cannot_make_it_call_another_host(tracker: Tracker, receiver: Receiver) -> None:
+    """Its client may call every host that the operator's machine can reach."""
+    with Receiver() as inner, listening(tracker, receiver) as listener:
+        path = f"/webhooks/{listener.webhook_id}"
+        # Resolved when it is stored, and to another IP when it is called.
+        assert tracker.patch("owner", path, {"url": "https://rebinds.invalid/"}).status == 200
+        Webhook.objects.using(tracker.project.cluster).filter(pk=listener.webhook_id).update(url=inner.url())
+        write_list(tracker)
+        assert [result.response_status for _, result in listener.deliver()] == [200]
+        assert (len(receiver.requests), len(inner.requests)) == (1, 0)
+
+
+@in_process
 @pytest.mark.parametrize(
     "wrong",
     [
