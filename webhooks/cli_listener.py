@@ -94,7 +94,7 @@ def end_listeners(using: str) -> int:
             Webhook.objects.using(using).filter(pk__in=[each.pk for each in webhooks]).update(deleted_at=Now())
             for webhook in webhooks:
                 audit_outbox.record_system(
-                    using, "webhook.deleted", target_id=webhook.pk, environment_id=environment_id, url=webhook.url
+                    using, "webhook.deleted", target_id=webhook.pk, environment_id=environment_id, url=webhook.origin
                 )
             ended += len(webhooks)
             subscriptions.refresh(environment_id, using)

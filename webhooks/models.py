@@ -1,6 +1,7 @@
 """Tables of `webhooks`, in each region's schema `platform`. No foreign key leads out of the region."""
 
 from typing import ClassVar
+from urllib.parse import urlsplit
 
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import BrinIndex
@@ -74,6 +75,12 @@ class Webhook(models.Model):
 
     def __str__(self) -> str:
         return self.url
+
+    @property
+    def origin(self) -> str:
+        """For the audit log: the rest of a URL is often a credential."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc}"
 
 
 class Delivery(models.Model):

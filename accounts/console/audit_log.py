@@ -3,6 +3,7 @@ from unfold.decorators import display
 
 from accounts.console.base import ReadOnlyAdmin, link, link_column, timeline_column
 from accounts.models import AuditEntry, SigningKey
+from platform_site.http import exact_json
 
 
 @admin.register(SigningKey)
@@ -22,7 +23,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
     list_filter = ("actor_kind", ("at", admin.DateFieldListFilter))
     date_hierarchy = None  # it would count the months of the whole table
     fields = (
-        "id", "at", "action", "actor", "target", "project", "environment", "detail", "in_request",
+        "id", "at", "action", "actor", "target", "project", "environment", "details", "in_request",
     )  # fmt: skip
 
     target = timeline_column("Target", "target_id")
@@ -30,6 +31,10 @@ class AuditEntryAdmin(ReadOnlyAdmin):
     environment = link_column("Environment", "projects_environment", "environment_id")
 
     in_request = timeline_column("Request", "request_id")  # `request` is unfold's
+
+    @display(description="Detail")
+    def details(self, entry: AuditEntry) -> str:
+        return exact_json.dumps(entry.shown_detail)
 
     @display(description="Actor")
     def actor(self, entry: AuditEntry) -> str:

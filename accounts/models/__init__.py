@@ -231,8 +231,8 @@ class AuditEntry(models.Model):
         return None if self.actor_kind == "staff" else self.actor_id
 
     @property
-    def detail_for_members(self) -> dict[str, Any]:
-        """Receivers' URLs as scheme and host: the rest is often a credential."""
+    def shown_detail(self) -> dict[str, Any]:
+        """Receivers' URLs as scheme and host: the rest, which earlier releases stored, is often a credential."""
         detail: dict[str, Any] = self.detail
         url = detail.get("url")
         if not isinstance(url, str):

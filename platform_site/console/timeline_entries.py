@@ -58,8 +58,7 @@ def request_entry(entry: dict[str, Any], using: str) -> Entry:
 
 def audit_entry(entry: AuditEntry, *, for_members: bool) -> Entry:
     actor_id = entry.actor_id_for_members if for_members else entry.actor_id
-    detail = entry.detail_for_members if for_members else entry.detail
-    details = [(name, Truncator(_detail_text(value)).chars(_MAX_DETAIL)) for name, value in detail.items()]
+    details = [(name, Truncator(_detail_text(value)).chars(_MAX_DETAIL)) for name, value in entry.shown_detail.items()]
     facts = (
         *_facts(("by", f"{entry.actor_kind} {actor_id or ''}".strip()), ("on", entry.target_id)),
         *details,

@@ -68,7 +68,7 @@ class AuditEntryDetail(Serializer):
     actor = AuditActor(source="*")
     target_id = fields.CharField(allow_null=True)
     environment_id = fields.CharField(allow_null=True)
-    detail = fields.ObjectField(source="detail_for_members")
+    detail = fields.ObjectField(source="shown_detail")
     request_id = fields.CharField(allow_null=True)
 
 

@@ -8,10 +8,12 @@ from typing import Any
 
 import orjson
 import pytest
+from django.contrib.admin.utils import quote
 from django.contrib.auth.models import AnonymousUser
 from django.db import OperationalError, connections
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
 
 from accounts import audit
 from accounts.models import AuditEntry, User
@@ -25,7 +27,7 @@ from platform_site.identity import ids
 from platform_site.request_log import recording
 from platform_site.request_log.writer import Writer
 from rows.models import CurrentVersion, SchemaVersion
-from tests.console.conftest import REGION, World
+from tests.console.conftest import REGION, SECRET_URL, World
 from tests.projects.conftest import key_for
 from tests.support.client import Api
 
@@ -289,6 +291,18 @@ def test_the_page_links_and_hides_what_is_the_tenants(console: Client, world: Wo
     evil = Story(world, "<script>alert(1)</script>"[:60])
     assert "<script>alert" not in console.get("/admin/timeline/", {"q": evil.request_id}).content.decode()
     assert "<script>alert" not in console.get("/admin/timeline/", {"q": evil.event.event_id}).content.decode()
+
+
+def test_staff_read_no_credential_in_a_url_of_the_audit_log(console: Client, world: World) -> None:
+    """Earlier releases stored the whole URL."""
+    environment_id = world.environment.pk
+    entry = audit.record("webhook.created", "wh_1", actor=audit.SYSTEM, environment_id=environment_id, url=SECRET_URL)
+    change = reverse("admin:accounts_auditentry_change", args=[quote(entry.pk)])
+    for path, query in (("/admin/timeline/", {"q": environment_id}), (change, {})):
+        page = console.get(path, query).content.decode()
+        assert "https://receiver.example" in page
+        for secret in ("t0psecret", "alsosecret"):
+            assert secret not in page, path
 
 
 def test_support_reads_it_and_accounts_do_not(make_user: Callable[..., User], story: Story) -> None:

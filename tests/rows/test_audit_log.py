@@ -329,3 +329,11 @@ def test_the_entries_of_an_environment_that_is_gone_arrive(tracker: Tracker) -> 
     assert waiting(tracker) == []
     [entry] = entries(tracker, "webhook.created")
     assert entry.project_id == tracker.project.pk
+
+
+def test_the_url_of_a_receiver_is_stored_without_what_may_be_a_credential(tracker: Tracker) -> None:
+    made = tracker.post("owner", "/webhooks", {**HOOK, "url": "https://example.com/services/tok3n?key=s3cret"})
+    assert tracker.delete("owner", f"/webhooks/{made.json['id']}").status == 204
+    for action in ("webhook.created", "webhook.deleted"):
+        [entry] = entries(tracker, action)
+        assert entry.detail == {"url": "https://example.com"}

@@ -63,7 +63,7 @@ def test_a_terminal_that_was_killed_leaves_nothing_once_its_time_is_over(tracker
         flush_audit_outbox(using)
         entry = AuditEntry.objects.get(action="webhook.deleted")
         assert (entry.target_id, entry.environment_id) == (listener.webhook_id, tracker.environment_id)
-        assert (entry.actor_kind, entry.detail) == ("system", {"url": receiver.url()})
+        assert (entry.actor_kind, entry.detail) == ("system", {"url": receiver.url("")})
         with pytest.raises(ListenerEnded):
             next(listener.deliver())
 

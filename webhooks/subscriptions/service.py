@@ -59,7 +59,7 @@ def create_webhook(
             **values,
         )
         subscriptions.refresh(environment.environment_id, using)
-        audit_outbox.record(environment, "webhook.created", actor=actor, target_id=webhook.pk, url=webhook.url)
+        audit_outbox.record(environment, "webhook.created", actor=actor, target_id=webhook.pk, url=webhook.origin)
     return webhook, secret
 
 
@@ -131,7 +131,7 @@ def delete_webhook(environment: EnvironmentRef, webhook_id: str, *, actor: Calle
         webhook.save(using=using, update_fields=["deleted_at"])
         subscriptions.refresh(environment.environment_id, using)
         _wait_until_no_attempt_starts(webhook.pk, using)
-        audit_outbox.record(environment, "webhook.deleted", actor=actor, target_id=webhook_id, url=webhook.url)
+        audit_outbox.record(environment, "webhook.deleted", actor=actor, target_id=webhook_id, url=webhook.origin)
 
 
 def rotate_secret(environment: EnvironmentRef, webhook_id: str, *, actor: Caller | Actor) -> str:
