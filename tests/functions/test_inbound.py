@@ -65,11 +65,6 @@ def same_refusal(*answers: Answer) -> None:
         assert not {name for name in answer.headers if name.lower().startswith("x-run")}
 
 
-@pytest.fixture(autouse=True)
-def _nobody_was_met_before() -> None:
-    dispatch._verified.clear()
-
-
 # ── Making one, and what comes by it ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -738,9 +733,8 @@ def test_guesses_are_counted_and_what_is_revoked_keeps_no_neighbour_out(tracker:
     assert send(tracker, forged(tracker.environment_id), remote_addr="203.0.113.10").status == 404
 
 
-def as_after_a_deployment(path: str) -> None:
-    """No process has used the endpoint, and it was idle for a minute."""
-    dispatch._verified.clear()
+def as_after_a_minute(path: str) -> None:
+    """It was idle for a minute."""
     embedded_valkey.client(configured.LAYOUT).delete(
         inbound_endpoints.cache_key(inbound_tokens.digest(path.rpartition("/")[2]))
     )
@@ -764,7 +758,7 @@ def test_nobody_has_a_provider_kept_out_of_somebody_elses_endpoint(
         unknown = [send(tracker, forged(environment_id()), remote_addr=provider).status for _ in range(140)]
         assert unknown == [404] * 120 + [429] * 20
     for path in (fresh, met):
-        as_after_a_deployment(path)
+        as_after_a_minute(path)
         assert send(tracker, path, remote_addr=provider).status == 202
     assert len(inbound_runs(tracker)) == 3
     trips.reset()
@@ -781,7 +775,6 @@ def test_when_redis_was_emptied_guesses_keep_no_endpoint_out(
     deploy(tracker, "tell", TELL)
     path, queued = create_endpoint(tracker, "tell", **{"async": False}), create_endpoint(tracker, "tell")
     flush_redis()
-    dispatch._verified.clear()
     settings.RATE_LIMIT_FACTOR = 1
     provider = address_with_time(tracker.environment_id, dispatch._UNKNOWN_ENVIRONMENT)
     for environment_id in (lambda: tracker.environment_id, lambda: ids.new("env")):
@@ -896,7 +889,7 @@ def test_a_revoked_endpoint_is_bounded_like_any_that_is_not_there(
     others = [send(tracker, gone(tracker.environment_id), remote_addr=provider).status for _ in range(121)]
     assert others == [404] * 120 + [429]
     for path in (first, second):
-        as_after_a_deployment(path)  # and the mark is gone
+        as_after_a_minute(path)  # and the mark is gone
         trips.reset()
         assert send(tracker, path, remote_addr=provider).status == 429
         assert trips.statements == []
