@@ -7,7 +7,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
-from django.conf import settings
 from django.db import transaction
 from django.db.models.functions import Now
 
@@ -78,7 +77,7 @@ class Listener:
             [claimed] = claims
             # To the command's URL: the project's members can change that of the subscription.
             result = make_attempt(replace(claimed, url=self._url), self._client)
-            for found in record(using, [result], disable_after=settings.WEBHOOK_DISABLE_AFTER):
+            for found in record(using, [result]):
                 disable(using, found)
             yield claimed, result
 

@@ -84,7 +84,7 @@ def end_cli_listeners(using: str) -> None:
 @periodic_job_per_region(every=300)
 def repair_delivery_times(using: str) -> None:
     """After the database clock was set back; `dispatch_due` finds what is due then."""
-    if repaired := repair_future_times(using, lease=settings.WEBHOOK_LEASE):
+    if repaired := repair_future_times(using):
         logger.warning("region %s: the clock was set back: repaired %s deliveries", using, repaired)
 
 

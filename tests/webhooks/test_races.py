@@ -31,7 +31,7 @@ from tests.webhooks.conftest import Post, bodies
 from webhooks.delivery import circuit_breaker
 from webhooks.delivery import queue as delivery_queue
 from webhooks.delivery.dispatcher import Dispatcher
-from webhooks.delivery.queue import LEASE, AttemptOutcome, ClaimedDelivery, claim, record
+from webhooks.delivery.queue import AttemptOutcome, ClaimedDelivery, claim, record
 from webhooks.delivery.relay import relay_batch
 from webhooks.models import Attempt, Delivery, Webhook
 
@@ -211,7 +211,7 @@ def test_a_claim_and_a_switch_at_the_same_moment_have_an_order(
 
     def work() -> None:
         try:
-            taken.append(_claim_all(using, LEASE))
+            taken.append(_claim_all(using))
         finally:
             connections.close_all()
 
@@ -244,7 +244,7 @@ def test_a_claim_and_a_switch_at_the_same_moment_have_an_order(
                 connections.close_all()
 
         with transaction.atomic(using=using):
-            made = _claim_all(using, LEASE)
+            made = _claim_all(using)
             assert {each.webhook_id for each in made} == {webhook["id"], other["id"]}
             switching = threading.Thread(target=switch)
             switching.start()
@@ -257,9 +257,9 @@ def test_a_claim_and_a_switch_at_the_same_moment_have_an_order(
         Webhook.objects.using(using).update(enabled=True)
         holding.execute("BEGIN")
         holding.execute("SELECT 1 FROM platform.webhooks_webhook WHERE id = %s FOR UPDATE", [webhook["id"]])
-        assert [each.webhook_id for each in _claim_all(using, LEASE)] == [other["id"]], "it is passed by"
+        assert [each.webhook_id for each in _claim_all(using)] == [other["id"]], "it is passed by"
         holding.execute("ROLLBACK")
-        assert [each.webhook_id for each in _claim_all(using, LEASE)] == [webhook["id"]]
+        assert [each.webhook_id for each in _claim_all(using)] == [webhook["id"]]
 
 
 def test_f15_a_receiver_that_was_down_gets_everything_without_a_stampede(
@@ -348,12 +348,12 @@ def test_outcome_after_its_lease_expired_is_ignored(tracker: Tracker, receiver: 
     [taken] = _claim_all(using, lease=timedelta(minutes=1))
     assert (stalled.attempt, taken.attempt) == (1, 2)
     late = AttemptOutcome(stalled, stalled.now(), timedelta(seconds=1), "exhausted", response_status=500)
-    record(using, [late], disable_after=timedelta(days=5))
+    record(using, [late])
     (delivery,) = deliveries(tracker, webhook)
     assert delivery["status"] == "pending"
     good = AttemptOutcome(taken, taken.now(), timedelta(seconds=1), "delivered", response_status=200)
-    record(using, [good], disable_after=timedelta(days=5))
-    record(using, [good], disable_after=timedelta(days=5))  # a worker that lost its connection records again
+    record(using, [good])
+    record(using, [good])  # a worker that lost its connection records again
     (delivery,) = deliveries(tracker, webhook)
     assert delivery["status"] == "delivered"
     assert [each["response_status"] for each in delivery["attempts"]] == [500, 200]
@@ -380,12 +380,12 @@ def test_stalled_worker_does_not_cause_a_third_attempt(
         Delivery.objects.using(using).update(schedule_from=F("attempts"))
     [taken] = _claim_all(using, lease=lease)
     late = AttemptOutcome(stalled, stalled.now(), timedelta(seconds=1), "delivered", response_status=200)
-    record(using, [late], disable_after=timedelta(days=5))
+    record(using, [late])
     (delivery,) = deliveries(tracker, webhook)
     assert delivery["status"] == expected
     # Many receivers say no to what they have seen before.
     refused = AttemptOutcome(taken, taken.now(), timedelta(seconds=1), "exhausted", response_status=409)
-    record(using, [refused], disable_after=timedelta(days=5))
+    record(using, [refused])
     (delivery,) = deliveries(tracker, webhook)
     assert delivery["status"] == ("delivered" if expected == "delivered" else "exhausted")
 
@@ -401,9 +401,9 @@ def test_an_earlier_event_of_a_row_is_waited_for_in_its_own_environment(tracker:
         sequence=written.sequence - 1, event_id="evt_earlier", type="lists.insert", subject=f"lists/{row}", data="{}",
         environment_id=tracker.environment_id,
     )  # fmt: skip
-    assert _claim_all(using, LEASE) == []
+    assert _claim_all(using) == []
     OutboxEvent.objects.using(using).filter(pk=earlier.pk).update(environment_id="env_of_a_branch")
-    assert len(_claim_all(using, LEASE)) == 1
+    assert len(_claim_all(using)) == 1
 
 
 def test_failed_dispatcher_releases_the_slot_of_the_receiver(
@@ -457,7 +457,7 @@ def test_environment_deleted_while_outcomes_are_saved_affects_no_other(
 
     def record_late() -> None:
         try:
-            record(using, results, disable_after=timedelta(days=5))
+            record(using, results)
         finally:
             connections.close_all()
 
@@ -474,5 +474,5 @@ def test_environment_deleted_while_outcomes_are_saved_affects_no_other(
     assert Attempt.objects.using(using).get().delivery_id == staying.delivery_id
 
 
-def _claim_all(using: str, lease: timedelta) -> list[ClaimedDelivery]:
+def _claim_all(using: str, lease: timedelta | None = None) -> list[ClaimedDelivery]:
     return claim(using, 10, default_slots=10, lease=lease)

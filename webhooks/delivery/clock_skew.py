@@ -4,9 +4,10 @@ a lease longer than possible, proves that this happened."""
 from datetime import timedelta
 from typing import Any, Final
 
+from django.conf import settings
+
 from platform_site.background.skip_scan import first_of_each
 from platform_site.postgres import statements
-from webhooks.delivery.queue import LEASE
 
 MAX_LEASE: Final = timedelta(hours=2)
 """Longer than any WEBHOOK_LEASE_SECONDS."""
@@ -33,13 +34,15 @@ SELECT (SELECT count(*) FROM page), (SELECT max(next_attempt_at) FROM page), (SE
 """
 
 
-def repair_future_times(using: str, *, lease: timedelta = LEASE) -> int:
-    """Make retries due now, and leases last for `lease`. Returns how many."""
-    return sum(_repair(using, webhook_id, lease) for webhook_id in statements.column(using, _WAITING))
+def repair_future_times(using: str) -> int:
+    """Make retries due now, and leases as long as new ones. Returns how many."""
+    return sum(_repair(using, webhook_id) for webhook_id in statements.column(using, _WAITING))
 
 
-def _repair(using: str, webhook_id: str, lease: timedelta) -> int:
-    parameters: dict[str, Any] = {"webhook": webhook_id, "page": PAGE, "lease": lease, "longest_lease": MAX_LEASE}
+def _repair(using: str, webhook_id: str) -> int:
+    parameters: dict[str, Any] = {
+        "webhook": webhook_id, "page": PAGE, "lease": settings.WEBHOOK_LEASE, "longest_lease": MAX_LEASE
+    }  # fmt: skip
     total, after = 0, "-infinity"
     while True:
         examined, after, repaired = statements.row(using, _REPAIR_PAGE, parameters | {"after": after})

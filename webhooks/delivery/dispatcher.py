@@ -157,13 +157,7 @@ class Dispatcher:
         if free <= 0:
             return []
         free_slots, default_slots = self.receivers.free_slots(time.monotonic())
-        return claim(
-            self.using,
-            min(free, CLAIM_AT_ONCE),
-            free_slots=free_slots,
-            default_slots=default_slots,
-            lease=settings.WEBHOOK_LEASE,
-        )
+        return claim(self.using, min(free, CLAIM_AT_ONCE), free_slots=free_slots, default_slots=default_slots)
 
     def _collect(self, wait: float) -> list[AttemptOutcome]:
         results: list[AttemptOutcome] = []
@@ -197,7 +191,7 @@ class Dispatcher:
         begun = time.monotonic()
         while results:
             try:
-                for found in record(self.using, results, disable_after=settings.WEBHOOK_DISABLE_AFTER):
+                for found in record(self.using, results):
                     # If its lock is held for too long, the next failure disables it.
                     with log_failures(f"disabling {found.webhook_id}"):
                         disable(self.using, found)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import orjson
 import psycopg
+from django.conf import settings
 from django.db import Error, transaction
 from django.db.models.functions import Now
 
@@ -22,8 +23,6 @@ from rows.outbox import audit as audit_outbox
 from rows.outbox.models import record as record_event
 from webhooks.models import Webhook
 
-LEASE: Final = timedelta(seconds=30)
-"""Twice the longest attempt."""
 START_WITHIN: Final = timedelta(seconds=1)
 """A claim that has not started by then is released."""
 CLAIM_LATENCY_ALLOWANCE: Final = timedelta(seconds=0.25)
@@ -99,11 +98,12 @@ def claim(
     *,
     free_slots: Mapping[str, int] = MappingProxyType({}),
     default_slots: int,
-    lease: timedelta = LEASE,
+    lease: timedelta | None = None,
     only: str | None = None,
 ) -> list[ClaimedDelivery]:
     """At most `limit` due deliveries, of each receiver `free_slots` or `default_slots`; with `only` those of this
-    webhook, else all but those of `webhooks listen`. With `ordering: "row"`, one delivery of a row at a time."""
+    webhook, else all but those of `webhooks listen`. With `ordering: "row"`, one delivery of a row at a time. `lease`:
+    by default that of the settings."""
     parameters: dict[str, Any] = {
         "window": ORDERED_CANDIDATE_LIMIT,
         "receivers": list(free_slots),
@@ -111,7 +111,7 @@ def claim(
         "default_slots": default_slots,
         "limit": limit,
         "bytes": MAX_CLAIM_BYTES,
-        "lease": lease,
+        "lease": settings.WEBHOOK_LEASE if lease is None else lease,
         "only": only,
         "suspended": suspended_in(using),
     }
@@ -148,9 +148,10 @@ class Failing:
     depth: int
 
 
-def record(using: str, results: Sequence[AttemptOutcome], *, disable_after: timedelta) -> list[Failing]:
+def record(using: str, results: Sequence[AttemptOutcome]) -> list[Failing]:
     """Record outcomes in one statement. Returns the webhooks to be disabled, those that have only failed for
-    `disable_after` included. An outcome of a lost claim only adds its attempt, except that a delivered one counts."""
+    `WEBHOOK_DISABLE_AFTER` included. An outcome of a lost claim only adds its attempt, except that a delivered one
+    counts."""
     rows: list[dict[str, Any]] = [
         {
             "delivery_id": result.claimed.delivery_id,
@@ -180,7 +181,7 @@ def record(using: str, results: Sequence[AttemptOutcome], *, disable_after: time
         "webhooks": webhooks,
         "succeeded": [each in delivered for each in webhooks],
         "gone": [each in gone for each in webhooks],
-        "disable_after": disable_after,
+        "disable_after": settings.WEBHOOK_DISABLE_AFTER,
     }
     failing = []
     for webhook_id, reason in statements.rows(using, SQL["health"], parameters):
