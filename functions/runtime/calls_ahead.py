@@ -14,8 +14,10 @@ from platform_site.concurrency.loop_requests import Gate
 MAX_QUEUED: Final = 8
 
 
-class Sent:
-    __slots__ = ("frame", "tag")
+class RunFrame:
+    """The frame that begins a call. The runner repeats `tag` in the frames of this call."""
+
+    __slots__ = ("body", "tag")
 
     def __init__(self, call: Call) -> None:
         self.tag = os.urandom(16).hex().encode()
@@ -25,14 +27,14 @@ class Sent:
             "secrets": dict(call.secrets),
             "max_output": call.max_output,
         }
-        self.frame = b'{"t":"run","tag":"%b","input":%b,%b' % (self.tag, call.input.encode(), orjson.dumps(facts)[1:])
+        self.body = b'{"t":"run","tag":"%b","input":%b,%b' % (self.tag, call.input.encode(), orjson.dumps(facts)[1:])
 
 
 class QueuedCall:
-    __slots__ = ("gate", "has_process", "sent")
+    __slots__ = ("frame", "gate", "has_process")
 
-    def __init__(self, sent: Sent) -> None:
-        self.sent, self.gate, self.has_process = sent, Gate(), False
+    def __init__(self, frame: RunFrame) -> None:
+        self.frame, self.gate, self.has_process = frame, Gate(), False
 
 
 class CallsAhead:
@@ -51,8 +53,8 @@ class CallsAhead:
         """None if it cannot be sent now."""
         if self.has_abandoned_call or len(self._queue) >= MAX_QUEUED:
             return None
-        queued = QueuedCall(Sent(call))
-        if not self._write(queued.sent.frame):
+        queued = QueuedCall(RunFrame(call))
+        if not self._write(queued.frame.body):
             return None
         self._queue.append(queued)
         return queued

@@ -12,7 +12,7 @@ from functools import partial
 
 from functions.runtime import imports, programs
 from functions.runtime.calls import Call, Host, Outcome
-from functions.runtime.calls_ahead import QueuedCall
+from functions.runtime.calls_ahead import QueuedCall, RunFrame
 from functions.runtime.errors import LoadFailed, ProcessGone, StartFailed
 from functions.runtime.process import Process
 from functions.runtime.programs import Busy, Ending, Program, ProgramProcesses
@@ -72,15 +72,16 @@ class Pool:
         """Run `call` in a warm or new process. Raises Busy if none became free within `wait_seconds`, LoadFailed for a
         module that does not load, StartFailed where Deno does not start."""
         for _ in range(3):
-            process, queued = self._acquire(program, call)
-            if process is None or (queued is not None and not process.ahead.wait(queued, self.QUEUE_SECONDS)):
+            acquired = self._acquire(program, call)
+            if acquired is None:
                 return loop_requests.in_thread(partial(self.call, program, call, host))
+            process, sent_ahead = acquired
             try:
                 with self._lock:
                     self._running[call.run_id] = process
                     self._watch()
                 try:
-                    outcome = process.call(call, host, None if queued is None else queued.sent)
+                    outcome = process.call(call, host, sent_ahead)
                 finally:
                     with self._lock:
                         self._running.pop(call.run_id, None)
@@ -158,9 +159,9 @@ class Pool:
         self._starter.shutdown(wait=False)
 
     # ── processes ─────────────────────────────────────────────────────────────────────────────────────────────────────
-    def _acquire(self, program: Program, call: Call) -> tuple[Process | None, QueuedCall | None]:
-        """A process of the program: an idle one, one to which the call was sent ahead (then with the queued call), or a
-        new one; on the event loop none instead of a new one. Raises as `call`."""
+    def _acquire(self, program: Program, call: Call) -> tuple[Process, RunFrame | None] | None:
+        """A process of the program that is free for the call, and the frame if the call was sent to it ahead. On the
+        event loop None if a thread is needed, which may start a process. Raises as `call`."""
         on_loop = loop_requests.current() is not None
         began = time.monotonic()
         deadline, patient_until = began + self.wait_seconds, began + min(self.QUEUE_SECONDS, self.wait_seconds)
@@ -173,8 +174,9 @@ class Pool:
                     if on_loop:
                         group.on_loop.add(process)
                     return process, None
-                if on_loop and (ahead := self._send_ahead(group, call)) is not None:
-                    return ahead
+                ahead = self._send_ahead(group, call) if on_loop else None
+                if ahead is not None:
+                    break
                 # None is idle: those that are alive are starting, run calls, or are being closed.
                 is_free_soon = group.starting or (group.alive and group.mean_seconds <= self.QUEUE_SECONDS)
                 until = deadline if group.starting >= self.STARTS_AT_ONCE else patient_until
@@ -182,13 +184,16 @@ class Pool:
                     self._wait_for_process(group, left)
                 elif on_loop:
                     self._remove_if_unused(program.key)
-                    return None, None
+                    return None
                 elif self._process_count < self.size or self._idle:
                     evicted = self._count_new(program.key)
                     break
                 elif not self._changed.wait(max(0.0, deadline - time.monotonic())) and time.monotonic() >= deadline:
                     self._remove_if_unused(program.key)
                     raise Busy("every process is busy")
+        if ahead is not None:
+            process, queued = ahead
+            return (process, queued.frame) if process.ahead.wait(queued, self.QUEUE_SECONDS) else None
         if evicted is not None:
             evicted.close()
         return self._start(program), None

@@ -23,7 +23,7 @@ import orjson
 from functions.runtime import imports, launch, messages, scratch
 from functions.runtime.async_replies import AsyncReplies
 from functions.runtime.calls import Call, Host, HostError, LogLine, Outcome
-from functions.runtime.calls_ahead import CallsAhead, Sent
+from functions.runtime.calls_ahead import CallsAhead, RunFrame
 from functions.runtime.channel import Channel
 from functions.runtime.errors import LoadFailed, ProcessGone, Reason, StartFailed
 from platform_site.concurrency import loop_requests
@@ -176,12 +176,13 @@ class Process:
             return 0
 
     # ── one call ────────────────────────────────────────────────────────────────────────────────────────────────────
-    def call(self, call: Call, host: Host, sent_ahead: Sent | None = None) -> Outcome:
-        """`sent_ahead`: it was sent already. Raises ProcessGone if the process was dead before it took the call."""
+    def call(self, call: Call, host: Host, sent_ahead: RunFrame | None = None) -> Outcome:
+        """`sent_ahead`: the frame if it was sent already. Raises ProcessGone if the process was dead before it took the
+        call."""
         started = time.monotonic()
         deadline = started + call.timeout
-        sent = sent_ahead or Sent(call)
-        tag = sent.tag
+        frame = sent_ahead or RunFrame(call)
+        tag = frame.tag
         if sent_ahead is None and not self.is_alive():
             raise ProcessGone("it died while idle")
         self.calls += 1
@@ -189,7 +190,7 @@ class Process:
         logs: list[LogLine] = []
         try:
             if sent_ahead is None:
-                self._channel.write_bytes(sent.frame, deadline)
+                self._channel.write_bytes(frame.body, deadline)
             while True:
                 kind, rest = self._next_frame(tag, deadline)
                 match kind:
