@@ -201,7 +201,7 @@ class Run(models.Model):
     attempts = models.SmallIntegerField(default=0)
     """Also the fencing token: only the current attempt writes an outcome."""
     concurrency = models.SmallIntegerField(db_default=1)
-    """How many of its environment's slots runs of its kind may take (`functions.runs.start`)."""
+    """How many of its environment's slots runs of its kind may take (`functions.quotas.slots`)."""
     slot = models.SmallIntegerField(null=True)
     claimed_until = models.DateTimeField(null=True)
     cancel_requested_at = models.DateTimeField(null=True)

@@ -22,7 +22,8 @@ from django.conf import settings
 from django.http import HttpRequest
 
 from functions.errors import TooManyCalls, TooManyRuns
-from functions.quotas.client_networks import AnonymousCall, has_share, recent_usage, slots_for_all_networks
+from functions.quotas.client_networks import AnonymousCall, recent_usage
+from functions.quotas.slots import has_share, slots_for_all_networks
 from functions.runs import start
 from functions.runs.start import NewRun
 from platform_site.concurrency import loop_requests, server_hints

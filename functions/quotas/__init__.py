@@ -1,3 +1,3 @@
-"""Limits of queued runs, and fair shares of anonymous callers' networks.
+"""Concurrency slots and limits of queued runs, with fair shares of anonymous callers' networks.
 Depends on: platform_site only.
-Used from outside: queue_quotas, client_networks."""
+Used from outside: slots, queue_quotas, anonymous_queue, client_networks."""

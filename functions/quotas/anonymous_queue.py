@@ -2,7 +2,8 @@ from datetime import timedelta
 from typing import Final
 
 from functions.errors import TooManyAnonymousCalls
-from functions.quotas.client_networks import AnonymousCall, has_share
+from functions.quotas.client_networks import AnonymousCall
+from functions.quotas.slots import has_share
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.identity.plans import plan_limits
 from platform_site.postgres import statements

@@ -1,9 +1,6 @@
-"""Fair shares of slots and the queue between the client networks of anonymous callers: a publishable key is public, so
-only the network distinguishes its callers.
-
-1. **Shares.** A network that has a slot gets another one only while half of them are free.
-2. **Recent usage.** A network that has recently used more than FREE_SECONDS of execution time in this process may not
-   take the last quarter of the slots. Usage decays by one second per minute."""
+"""Client networks of anonymous callers: a publishable key is public, so only the network distinguishes its callers. The
+recent usage of a network is its execution time in this process, which decays by one second per minute. It is high above
+FREE_SECONDS (`functions.quotas.slots`)."""
 
 import threading
 import time
@@ -35,16 +32,6 @@ def anonymous_call_of(environment_id: str, site: str) -> AnonymousCall:
     digest = keyring.mac(f"{environment_id}\0{site}".encode(), purpose="functions.network")
     network = int.from_bytes(digest[:8], signed=True)
     return AnonymousCall(network, recent_usage.is_heavy(network))
-
-
-def slots_for_all_networks(most: int) -> int:
-    """How many of `most` slots of anonymous callers are open to networks with high recent usage."""
-    return most if most < 2 else most - -(-most // 4)
-
-
-def has_share(most: int, taken: int, own: int) -> bool:
-    """Whether a network with `own` of the `taken` among `most` slots may have one more."""
-    return taken < most and (not own or 2 * taken < most)
 
 
 class RecentUsage:

@@ -1,6 +1,6 @@
 -- name: claim
 -- The order by kind and time is that of the index `run_queue_order`: no backlog is sorted, and that of anonymous
--- callers and events is not scanned. Others take the first half of the slots (`functions.runs.start`) last. Of
+-- callers and events is not scanned. Others take the first half of the slots (`functions.quotas.slots`) last. Of
 -- environments with equally many executing runs one is chosen at random: with the longest wait first, several older
 -- backlogs would be worked off before the first run of another environment.
 WITH {waiting}, turns AS (

@@ -1,15 +1,12 @@
 """The life of a run in PostgreSQL. `start_run` creates it, executing or queued. A queued run is claimed (`queue`), its
 executor holds the lease (`leases`), and it ends (`completion`). Each transition is one statement. `attempts` is the
 fencing token and `claimed_until` the lease, in database time. `slot` is the concurrency slot of an executing run,
-unique in its environment: 1 to the plan's limit for synchronous runs, -1 to -limit for queued ones, so that these never
-take the slot of a waiting caller. Runs of anonymous callers and events may only use the first half of each, which
-others take last."""
+unique in its environment (`functions.quotas.slots`)."""
 
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
 from typing import Any, Final
 
 import orjson
@@ -18,8 +15,8 @@ from django.db import Error, IntegrityError, connections
 
 from functions.directory import NAME
 from functions.errors import NoSuchFunction, TooManyRuns
-from functions.quotas import anonymous_queue, queue_quotas
-from functions.quotas.client_networks import AnonymousCall, slots_for_all_networks
+from functions.quotas import anonymous_queue, queue_quotas, slots
+from functions.quotas.client_networks import AnonymousCall
 from functions.runs.statement_batching import StatementBatcher
 from functions.runs.storage import stores_input
 from platform_site.http.requests import current_request_id
@@ -76,26 +73,6 @@ _FIND, _TIMEOUT, _SOURCE = (PreparedStatement(_SQL[name]) for name in ("find", "
 # commit and tries again. Each starts its search at a random slot, so that this is rare.
 SLOT_ATTEMPTS: Final = 50
 
-
-def anonymous_slots(limit: int) -> int:
-    return max(1, limit // 2)
-
-
-@cache
-def _slots_in_order(plan_slots: int, may_take: int, start: int) -> str:
-    """The slots up to `may_take` as a PostgreSQL array, each part rotated by `start`. Those that fewer callers may take
-    come first."""
-    shared = anonymous_slots(plan_slots)
-    for_all_networks = slots_for_all_networks(shared)
-    parts = (
-        range(shared + 1, may_take + 1),
-        range(for_all_networks + 1, min(shared, may_take) + 1),
-        range(1, for_all_networks + 1),
-    )
-    order = [str(part[(start + index) % len(part)]) for part in parts for index in range(len(part))]
-    return f"{{{','.join(order)}}}"
-
-
 _start_batcher: Final = StatementBatcher(_START, is_durable=False)
 _start_anonymous_batcher: Final = StatementBatcher(_START_ANONYMOUS, is_durable=False)
 _queue_batcher: Final = StatementBatcher(_START, is_durable=True)
@@ -125,13 +102,13 @@ class NewRun:
     @property
     def kind_slots(self) -> int:
         """Those of the plan's slots that callers of this kind may take."""
-        return anonymous_slots(self.plan_slots) if self.caller.kind == "anonymous" else self.plan_slots
+        return slots.anonymous_slots(self.plan_slots) if self.caller.kind == "anonymous" else self.plan_slots
 
     @property
     def may_take(self) -> int:
         """Those that this call may take."""
         is_heavy = not self.is_async and self.anonymous is not None and self.anonymous.is_heavy
-        return slots_for_all_networks(self.kind_slots) if is_heavy else self.kind_slots
+        return slots.slots_for_all_networks(self.kind_slots) if is_heavy else self.kind_slots
 
 
 def start_run(new: NewRun) -> CreatedRun:
@@ -208,7 +185,7 @@ def _insert(new: NewRun, parameters: dict[str, Value]) -> Sequence[bytes | None]
     batcher = _queue_batcher if new.is_async else starting
     for _ in range(SLOT_ATTEMPTS):
         start = int(random.random() * plan_slots)  # noqa: S311 - not a secret
-        parameters["slots"] = _slots_in_order(plan_slots, may_take, start)
+        parameters["slots"] = slots.in_order(plan_slots, may_take, start)
         try:
             found = prepared.run(using, *_FIND.bind(parameters)) if was_lost else []
             found = found or batcher.run(using, parameters)

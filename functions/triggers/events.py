@@ -16,8 +16,8 @@ from django.db import InterfaceError, OperationalError, transaction
 from django.db.models import Case, F, When
 
 from functions.models import PendingEvent
+from functions.quotas.slots import anonymous_slots
 from functions.runs.completion import EVENT_OF_RUN
-from functions.runs.start import anonymous_slots
 from functions.runs.storage import sampled_size
 from functions.triggers.event_subscriptions import covers
 from functions.triggers.pending_events import REACHED

@@ -12,11 +12,10 @@ from django.db import connections
 
 from functions.execution import request_concurrency
 from functions.models import Run
-from functions.quotas import anonymous_queue
+from functions.quotas import anonymous_queue, slots
 from functions.quotas.client_networks import AnonymousCall
 from functions.runs import completion
 from functions.runs import queue as run_queue
-from functions.runs import start as runs_start
 from functions.runs.start import NewRun, start_run
 from functions.runtime.calls import Outcome
 from functions.triggers import events as event_triggers
@@ -101,19 +100,19 @@ def test_others_take_all_slots_and_the_anonymous_half_last(open_to_all: Tracker,
 
 @pytest.mark.parametrize("limit", [1, 2, 3, *(plan.function_concurrency for plan in PLANS.values())])
 def test_each_slot_is_tried_once_from_any_start(limit: int) -> None:
-    shared = runs_start.anonymous_slots(limit)
+    shared = slots.anonymous_slots(limit)
     assert 1 <= shared <= max(1, limit // 2)
     for start in range(limit):
-        order = [int(seat) for seat in runs_start._slots_in_order(limit, limit, start).strip("{}").split(",")]
+        order = [int(seat) for seat in slots.in_order(limit, limit, start).strip("{}").split(",")]
         assert sorted(order) == [*range(1, limit + 1)]
         assert sorted(order[-shared:]) == [*range(1, shared + 1)]
-        visits = [int(seat) for seat in runs_start._slots_in_order(limit, shared, start).strip("{}").split(",")]
+        visits = [int(seat) for seat in slots.in_order(limit, shared, start).strip("{}").split(",")]
         assert visits == order[-shared:]
 
 
 def test_each_plan_has_a_slot_without_anonymous_use() -> None:
     for plan in PLANS.values():
-        assert runs_start.anonymous_slots(plan.function_concurrency) < plan.function_concurrency
+        assert slots.anonymous_slots(plan.function_concurrency) < plan.function_concurrency
 
 
 def test_waiting_anonymous_callers_leave_threads_for_others(

@@ -12,14 +12,8 @@ from functions.errors import TooManyRuns
 from functions.execution import request_concurrency
 from functions.models import Run
 from functions.quotas import client_networks
-from functions.quotas.client_networks import (
-    FREE_SECONDS,
-    AnonymousCall,
-    RecentUsage,
-    anonymous_call_of,
-    has_share,
-    slots_for_all_networks,
-)
+from functions.quotas.client_networks import FREE_SECONDS, AnonymousCall, RecentUsage, anonymous_call_of
+from functions.quotas.slots import has_share, slots_for_all_networks
 from functions.runs.start import NewRun, start_run
 from platform_site.http import requests
 from platform_site.identity.callers import EnvironmentRef
