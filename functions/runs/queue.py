@@ -6,12 +6,15 @@ from typing import Final
 from django.db import IntegrityError
 
 from functions.runs.start import SLOT_ATTEMPTS, CreatedRun, function_facts, lease_parameters, number_of, text_of
+from platform_site.background.skip_scan import skip_scan
 from platform_site.postgres import prepared, sql_files, statements
 from platform_site.postgres.libpq import Row
 from platform_site.postgres.sql_files import PreparedStatement
 from projects.provisioning.suspension import suspended_in
 
-_SQL: Final = sql_files.load(__file__)
+_SQL: Final = sql_files.load(
+    __file__, reached=skip_scan("reached", "platform.functions_run", "environment_id", where="phase = 'queued'")
+)
 WAITING: Final = _SQL["waiting"]
 """A recursive common table expression: the environments with queued runs, except those in the parameter `suspended`."""
 _CLAIM: Final = PreparedStatement(_SQL["claim"])

@@ -82,13 +82,6 @@ UPDATE platform.functions_run
  WHERE id = %(run_id)s AND attempts = %(attempt)s AND phase = 'executing'
 
 -- name: waiting
--- A skip scan from one environment to the next, so that no backlog is scanned.
-RECURSIVE reached AS (
-    (SELECT environment_id FROM platform.functions_run WHERE phase = 'queued' ORDER BY environment_id LIMIT 1)
-    UNION ALL
-    SELECT (SELECT r.environment_id FROM platform.functions_run r
-             WHERE r.phase = 'queued' AND r.environment_id > reached.environment_id ORDER BY r.environment_id LIMIT 1)
-      FROM reached WHERE reached.environment_id IS NOT NULL
-), waiting AS (
+RECURSIVE {reached}, waiting AS (
     SELECT environment_id FROM reached WHERE environment_id <> ALL (%(suspended)s::text[])
 )

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from functions.models import Function
+from platform_site.background.skip_scan import skip_scan
 from platform_site.identity import ids
 from platform_site.identity.plans import PLANS, plan_limits
 from platform_site.postgres import sql_files, statements
@@ -20,7 +21,12 @@ RETENTION: Final = timedelta(days=7)
 MAX_ANONYMOUS_RUNS: Final = 10_000
 """Per environment. With `storage.MAX_STORED_BYTES` it bounds the disk space of anonymous callers."""
 BATCH: Final = 1000
-_SQL: Final = sql_files.load(__file__)
+_RUNS: Final = "platform.functions_run"
+_SQL: Final = sql_files.load(
+    __file__,
+    of_anonymous=skip_scan("reached", _RUNS, "environment_id", where="caller_kind = 'anonymous'"),
+    in_sample=skip_scan("reached", _RUNS, "environment_id", "function_id", "id", where="weight IS NOT NULL"),
+)
 
 
 def purge(using: str, *, older_than: timedelta = RETENTION) -> int:

@@ -13,16 +13,8 @@ DELETE FROM platform.functions_run
                      ORDER BY id LIMIT %(batch)s FOR UPDATE SKIP LOCKED))
 
 -- name: over_limit
--- A skip scan over the environments in the index `run_of_anonymous`. BETWEEN on the environment makes the planner use
--- this index: no other has that order.
-WITH RECURSIVE reached AS (
-    (SELECT environment_id FROM platform.functions_run WHERE caller_kind = 'anonymous' ORDER BY environment_id LIMIT 1)
-    UNION ALL
-    SELECT (SELECT r.environment_id FROM platform.functions_run r
-             WHERE r.caller_kind = 'anonymous' AND r.environment_id > reached.environment_id
-             ORDER BY r.environment_id LIMIT 1)
-      FROM reached WHERE reached.environment_id IS NOT NULL
-)
+-- Reads the index `run_of_anonymous`. BETWEEN on the environment makes the planner use it: no other has that order.
+WITH RECURSIVE {of_anonymous}
 SELECT reached.environment_id, beyond.id
   FROM reached CROSS JOIN LATERAL (
        SELECT r.id FROM platform.functions_run r
@@ -31,16 +23,8 @@ SELECT reached.environment_id, beyond.id
         ORDER BY r.environment_id DESC, r.id DESC OFFSET %s LIMIT 1) beyond
 
 -- name: weighed
--- A skip scan over the environments in the index `run_size_sample`, which has one entry per SAMPLE_UNIT of history.
-WITH RECURSIVE reached AS (
-    (SELECT environment_id FROM platform.functions_run WHERE weight IS NOT NULL
-      ORDER BY environment_id, function_id, id LIMIT 1)
-    UNION ALL
-    SELECT (SELECT r.environment_id FROM platform.functions_run r
-             WHERE r.weight IS NOT NULL AND r.environment_id > reached.environment_id
-             ORDER BY r.environment_id, r.function_id, r.id LIMIT 1)
-      FROM reached WHERE reached.environment_id IS NOT NULL
-)
+-- Reads the index `run_size_sample`, which has one entry per SAMPLE_UNIT of history.
+WITH RECURSIVE {in_sample}
 SELECT environment_id, sums.functions, sums.weights
   FROM reached CROSS JOIN LATERAL (
        SELECT array_agg(function_id) AS functions, array_agg(weight) AS weights

@@ -1,5 +1,5 @@
 -- name: waiting
-WITH {reached}
+WITH RECURSIVE {reached}
 SELECT reached.environment_id
   FROM reached
  CROSS JOIN LATERAL ({queued_of_each}) queued (count, size)

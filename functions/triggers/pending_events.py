@@ -7,13 +7,14 @@ from typing import Final
 from functions import notify as function_notify
 from functions.models import Function, PendingEvent
 from functions.triggers.event_subscriptions import covers
+from platform_site.background.skip_scan import skip_scan
 from platform_site.postgres import sql_files, statements
 from platform_site.postgres.statements import delete_in_batches
 from rows.outbox.models import OutboxEvent
 
 _SQL: Final = sql_files.load(__file__)
-REACHED: Final = _SQL["reached"]
-"""A recursive common table expression: the environments with pending events, and null."""
+REACHED: Final = skip_scan("reached", "platform.functions_pendingevent", "environment_id")
+"""A recursive common table expression: the environments with pending events."""
 
 
 class PendingEventWriter:

@@ -1,20 +1,12 @@
-from typing import Literal
-
-
-def first_of_each(name: str, status: Literal["pending", "held"], order: str) -> str:
-    """A skip scan, past large backlogs: the CTE `name (webhook_id, first)` has each webhook with a delivery in that
-    status, and its minimum `order`. Ordering by both makes the planner use the partial index."""
+def skip_scan(name: str, table: str, *columns: str, where: str = "true") -> str:
+    """A common table expression for `WITH RECURSIVE` that steps through an index, past large backlogs. Of the rows that
+    match `where`, `name` has the first one for each value of the first of `columns`. It orders by all of them, so that
+    the planner uses their index."""
+    key, listed = columns[0], ", ".join(columns)
     return f"""{name} AS (
-    (SELECT d.webhook_id, d.{order} AS first FROM platform.webhooks_delivery d
-      WHERE d.status = '{status}' ORDER BY d.webhook_id, d.{order} LIMIT 1)
+    (SELECT {listed} FROM {table} WHERE {where} ORDER BY {listed} LIMIT 1)
     UNION ALL
-    SELECT following.webhook_id, following.first
+    SELECT following.*
       FROM {name}, LATERAL (
-           SELECT d.webhook_id, d.{order} AS first FROM platform.webhooks_delivery d
-            WHERE d.status = '{status}' AND d.webhook_id > {name}.webhook_id
-            ORDER BY d.webhook_id, d.{order} LIMIT 1) AS following
+           SELECT {listed} FROM {table} WHERE {where} AND {key} > {name}.{key} ORDER BY {listed} LIMIT 1) AS following
 )"""  # noqa: S608 - constants
-
-
-UNCLAIMED = "(d.claimed_until IS NULL OR d.claimed_until < now())"
-"""No live worker holds the delivery `d`."""

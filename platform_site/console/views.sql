@@ -20,7 +20,7 @@ SELECT r.id, f.name, r.phase, r.environment_id, r.created_at
  ORDER BY r.created_at LIMIT %(most)s
 
 -- name: pending_events
-WITH {reached}
+WITH RECURSIVE {reached}
 SELECT reached.environment_id, few.count, first.event_id
   FROM reached
  CROSS JOIN LATERAL (

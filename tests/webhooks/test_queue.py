@@ -9,7 +9,6 @@ from django.db.models import F, Value
 from django.db.models.functions import Concat
 from django.utils import timezone
 
-from platform_site.background.skip_scan import first_of_each
 from tests.rows.conftest import Tracker
 from tests.support.deliveries import write_list
 from tests.support.delivery_queue import blocks_of, blocks_of_a_claim, forget_statistics, gather_statistics
@@ -283,7 +282,7 @@ def test_a_claim_passes_what_was_settled_once(tracker: Tracker, receiver: Receiv
         next_attempt_at=F("next_attempt_at") + F("sequence") * timedelta(microseconds=1)
     )
     Delivery.objects.using(using).filter(sequence__lte=19_990).update(status="delivered", next_attempt_at=None)
-    leap = "WITH RECURSIVE " + first_of_each("reached", "pending", "next_attempt_at") + "SELECT * FROM reached"
+    leap = f"WITH RECURSIVE {delivery_queue.WAITING} SELECT * FROM waiting"
     blocks_of_a_claim(using)  # PostgreSQL notes what is gone
     once = blocks_of(using, leap, {})
     assert once > 100

@@ -6,14 +6,14 @@ from typing import Any, Final
 
 from django.conf import settings
 
-from platform_site.background.skip_scan import first_of_each
 from platform_site.postgres import statements
+from webhooks.delivery.queue import WAITING
 
 MAX_LEASE: Final = timedelta(hours=2)
 """Longer than any WEBHOOK_LEASE_SECONDS."""
 PAGE: Final = 2000
 
-_WAITING = f"WITH RECURSIVE {first_of_each('waiting', 'pending', 'next_attempt_at')} SELECT webhook_id FROM waiting"  # noqa: S608
+_WEBHOOKS = f"WITH RECURSIVE {WAITING} SELECT webhook_id FROM waiting"  # noqa: S608
 _REPAIR_PAGE = """
 WITH page AS (
     SELECT d.id, d.next_attempt_at,
@@ -36,7 +36,7 @@ SELECT (SELECT count(*) FROM page), (SELECT max(next_attempt_at) FROM page), (SE
 
 def repair_future_times(using: str) -> int:
     """Make retries due now, and leases as long as new ones. Returns how many."""
-    return sum(_repair(using, webhook_id) for webhook_id in statements.column(using, _WAITING))
+    return sum(_repair(using, webhook_id) for webhook_id in statements.column(using, _WEBHOOKS))
 
 
 def _repair(using: str, webhook_id: str) -> int:

@@ -15,7 +15,7 @@ from django.conf import settings
 from django.db import Error, transaction
 from django.db.models.functions import Now
 
-from platform_site.background.skip_scan import UNCLAIMED, first_of_each
+from platform_site.background.skip_scan import skip_scan
 from platform_site.concurrency import server_hints
 from platform_site.postgres import sql_files, statements
 from projects.provisioning.suspension import suspended_in
@@ -82,9 +82,15 @@ class AttemptOutcome:
         return self.response_status == 410
 
 
-SQL: Final = sql_files.load(
-    __file__, unclaimed=UNCLAIMED, of_each_webhook=first_of_each("of_each_webhook", "pending", "next_attempt_at")
+UNCLAIMED: Final = "(d.claimed_until IS NULL OR d.claimed_until < now())"
+"""No live worker holds the delivery `d`."""
+WAITING: Final = skip_scan(
+    "waiting", "platform.webhooks_delivery", "webhook_id", "next_attempt_at", where="status = 'pending'"
 )
+"""A recursive common table expression: each webhook with pending deliveries, and when the first one is due."""
+HOLDING: Final = skip_scan("holding", "platform.webhooks_delivery", "webhook_id", "sequence", where="status = 'held'")
+"""The same for held deliveries."""
+SQL: Final = sql_files.load(__file__, unclaimed=UNCLAIMED, waiting=WAITING)
 
 
 def longest_wait(using: str) -> timedelta | None:

@@ -10,12 +10,12 @@ w.environment_id || ' ' || w.host
 
 -- name: open_webhooks
 -- Webhooks with due deliveries that may be sent, and the free concurrency of their receivers.
-SELECT w.id, w.environment_id, {receiver} AS receiver, w.ordering, of_each_webhook.first,
+SELECT w.id, w.environment_id, {receiver} AS receiver, w.ordering, waiting.next_attempt_at AS first,
        coalesce(known.free_slots, %(default_slots)s) AS free_slots
-  FROM of_each_webhook JOIN platform.webhooks_webhook w ON w.id = of_each_webhook.webhook_id
+  FROM waiting JOIN platform.webhooks_webhook w ON w.id = waiting.webhook_id
   LEFT JOIN unnest(%(receivers)s::text[], %(free_slots)s::int[]) AS known (receiver, free_slots)
        ON known.receiver = {receiver}
- WHERE of_each_webhook.first <= now() AND {may_be_sent_to}
+ WHERE waiting.next_attempt_at <= now() AND {may_be_sent_to}
    AND CASE WHEN %(only)s::text IS NULL THEN w.listens_until IS NULL ELSE w.id = %(only)s::text END
    AND coalesce(known.free_slots, %(default_slots)s) > 0
 
@@ -91,7 +91,7 @@ SELECT d.id FROM platform.webhooks_delivery d
    FOR UPDATE OF d SKIP LOCKED
 
 -- name: claim
-WITH RECURSIVE {of_each_webhook},
+WITH RECURSIVE {waiting},
 open_webhooks AS ({open_webhooks}),
 next_of_webhooks AS ({next_in_any_order} UNION ALL {next_of_rows}),
 chosen AS ({chosen}),
@@ -108,16 +108,16 @@ RETURNING d.id AS delivery_id, d.attempts AS attempt, d.attempts - d.schedule_fr
 
 -- name: longest_wait
 -- The longest time that an unrelayed event, or a due delivery of any webhook, has been waiting.
-WITH RECURSIVE {of_each_webhook}
-SELECT max(now() - waiting.since)
+WITH RECURSIVE {waiting}
+SELECT max(now() - oldest.since)
   FROM ((SELECT created_at FROM platform.rows_outboxevent WHERE relayed_at IS NULL ORDER BY sequence LIMIT 1)
         UNION ALL
         SELECT (SELECT greatest(d.next_attempt_at, d.claimed_until) FROM platform.webhooks_delivery d
                  WHERE d.webhook_id = w.id AND d.status = 'pending' AND {unclaimed}
-                   AND d.next_attempt_at BETWEEN of_each_webhook.first AND now()
+                   AND d.next_attempt_at BETWEEN waiting.next_attempt_at AND now()
                  ORDER BY d.next_attempt_at LIMIT 1)
-          FROM of_each_webhook JOIN platform.webhooks_webhook w ON w.id = of_each_webhook.webhook_id
-         WHERE of_each_webhook.first <= now() AND {may_be_sent_to} AND w.listens_until IS NULL) AS waiting (since)
+          FROM waiting JOIN platform.webhooks_webhook w ON w.id = waiting.webhook_id
+         WHERE waiting.next_attempt_at <= now() AND {may_be_sent_to} AND w.listens_until IS NULL) AS oldest (since)
 
 -- name: oldest_claims
 SELECT coalesce(bool_or(claimed_until > now()), false), count(*) < %(most)s

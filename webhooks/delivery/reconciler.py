@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from django.db import transaction
 
-from platform_site.background.skip_scan import UNCLAIMED, first_of_each
 from platform_site.postgres import sql_files, statements
+from webhooks.delivery.queue import HOLDING, UNCLAIMED, WAITING
 
 BATCH: Final = 1000
 REQUEST_BATCH: Final = 200
@@ -19,12 +19,7 @@ SECONDS: Final = 5.0
 MAX_ATTEMPTS: Final = 1000
 """Of one delivery, over all schedules. The number is a smallint: an overflow would fail all claims of the region."""
 
-SQL: Final = sql_files.load(
-    __file__,
-    unclaimed=UNCLAIMED,
-    holding=first_of_each("holding", "held", "sequence"),
-    waiting=first_of_each("waiting", "pending", "next_attempt_at"),
-)
+SQL: Final = sql_files.load(__file__, unclaimed=UNCLAIMED, holding=HOLDING, waiting=WAITING)
 
 
 def reconcile(using: str, *, batch: int = BATCH, seconds: float = SECONDS) -> int:

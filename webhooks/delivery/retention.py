@@ -3,16 +3,16 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from platform_site.background.skip_scan import UNCLAIMED, first_of_each
 from platform_site.identity import ids
 from platform_site.postgres import sql_files, statements
 from platform_site.postgres.statements import execute_in_batches
 from platform_site.postgres.transaction_settings import by_index
 from projects.provisioning.suspension import suspended_or_recently_resumed
+from webhooks.delivery.queue import HOLDING, UNCLAIMED
 
 BATCH: Final = 1000
 
-_SQL: Final = sql_files.load(__file__, unclaimed=UNCLAIMED, holding=first_of_each("holding", "held", "sequence"))
+_SQL: Final = sql_files.load(__file__, unclaimed=UNCLAIMED, holding=HOLDING)
 
 
 def expire_held(using: str, *, older_than: timedelta) -> int:
