@@ -10,7 +10,7 @@ from functions.runtime.calls import Outcome
 from platform_site.concurrency import loop_requests
 from platform_site.http.errors import Unavailable
 from platform_site.http.requests import current_request_id
-from platform_site.identity import ids, signals
+from platform_site.identity import signals
 from platform_site.postgres import prepared, sql_files, statements
 from platform_site.postgres.sql_files import PreparedStatement, Value
 
@@ -45,8 +45,6 @@ def record_end(started: CreatedRun, outcome: Outcome) -> bool:
         "logs": orjson.dumps(logs),
         "sandbox_layers": f"{{{','.join(outcome.sandbox_layers)}}}",
         "duration_ms": outcome.duration_ms,
-        "event_id": ids.new("evt"),
-        "function_name": started.function_name,
         "not_stored": f"{{{','.join(not_stored)}}}" if not_stored else None,
     }
     for pause in (0.1, 0.5, 2.0, None):

@@ -10,8 +10,8 @@ WITH ended AS (
            not_stored = %(not_stored)s::text[], input = CASE WHEN 'input' = ANY (%(not_stored)s::text[]) THEN '' ELSE input END,
            weight = {weight_of_end}
      WHERE id = %(run_id)s::text AND attempts = %(attempt)s::int AND phase || '' = 'executing'
- RETURNING id, environment_id, version, request_id, depth
-), outbox_event AS ({event_of_end})
+ RETURNING id, environment_id, function_id, version, request_id, depth, status, duration_ms, error
+), outbox_event AS ({event_of_run})
 SELECT EXISTS (SELECT 1 FROM ended), EXISTS (SELECT 1 FROM outbox_event),
        CASE WHEN %(is_asynchronous)s::boolean THEN set_config('synchronous_commit', 'off', true) END, %(mark)s::text
 
@@ -27,31 +27,20 @@ WITH ended AS (
            %(attempt)s::int, now() - %(duration_ms)s::int * interval '1 ms', now(), %(duration_ms)s::int, {weight_of_whole}
       FROM platform.functions_function f WHERE f.id = %(function_id)s::text AND f.environment_id IS NOT NULL
     ON CONFLICT (id) DO NOTHING
- RETURNING id, environment_id, version, request_id, depth
-), outbox_event AS ({event_of_end})
+ RETURNING id, environment_id, function_id, version, request_id, depth, status, duration_ms, error
+), outbox_event AS ({event_of_run})
 SELECT EXISTS (SELECT 1 FROM ended), EXISTS (SELECT 1 FROM outbox_event)
 
--- name: event_of_end
+-- name: event_of_run
+-- The event of each run in `ended`, if someone subscribes to it.
 INSERT INTO platform.rows_outboxevent (event_id, environment_id, type, data, request_id, depth)
-SELECT %(event_id)s::text, ended.environment_id, 'function.run.' || %(status)s::text,
-       jsonb_build_object('run_id', ended.id, 'function', %(function_name)s::text, 'version', ended.version,
-                          'duration_ms', %(duration_ms)s::int, 'error', %(error)s::jsonb)::text,
+SELECT 'evt' || substr(ended.id, 4), ended.environment_id, 'function.run.' || ended.status,
+       jsonb_build_object('run_id', ended.id, 'function', f.name, 'version', ended.version,
+                          'duration_ms', ended.duration_ms, 'error', ended.error)::text,
        ended.request_id, ended.depth
-  FROM ended
+  FROM ended JOIN platform.functions_function f ON f.id = ended.function_id
  WHERE EXISTS (SELECT 1 FROM platform.rows_eventinterest i
                 WHERE i.environment_id = ended.environment_id
-                  AND (i.table_name, i.action) IN (('*', '*'), ('function.run', '*')))
-RETURNING 1
-
--- name: event_of_run
-INSERT INTO platform.rows_outboxevent (event_id, environment_id, type, data, request_id, depth)
-SELECT 'evt' || substr(failed.id, 4), failed.environment_id, 'function.run.failed',
-       jsonb_build_object('run_id', failed.id, 'function', f.name, 'version', failed.version,
-                          'duration_ms', failed.duration_ms, 'error', failed.error)::text,
-       failed.request_id, failed.depth
-  FROM failed JOIN platform.functions_function f ON f.id = failed.function_id
- WHERE EXISTS (SELECT 1 FROM platform.rows_eventinterest i
-                WHERE i.environment_id = failed.environment_id
                   AND (i.table_name, i.action) IN (('*', '*'), ('function.run', '*')))
 RETURNING 1
 
@@ -67,8 +56,8 @@ WITH asked AS (
            duration_ms = CASE WHEN phase = 'queued' THEN 0 ELSE duration_ms END,
            phase = CASE WHEN phase = 'queued' THEN 'ended' ELSE phase END
      WHERE id = %(run_id)s AND (phase = 'queued' OR phase = 'executing' AND cancel_requested_at IS NULL)
- RETURNING id, environment_id, function_id, version, request_id, depth, duration_ms, error, phase
-), failed AS (
+ RETURNING id, environment_id, function_id, version, request_id, depth, status, duration_ms, error, phase
+), ended AS (
     SELECT * FROM asked WHERE phase = 'ended'
 ), outbox_event AS ({event_of_run})
 SELECT EXISTS (SELECT 1 FROM asked), EXISTS (SELECT 1 FROM outbox_event)

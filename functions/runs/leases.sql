@@ -26,7 +26,7 @@ WITH lost AS (
     UPDATE platform.functions_run r SET phase = 'queued', slot = NULL, claimed_until = NULL
       FROM lost WHERE r.id = lost.id AND lost.is_retried
     RETURNING r.id
-), failed AS (
+), ended AS (
     UPDATE platform.functions_run r
        SET status = 'failed', phase = 'ended', slot = NULL, ended_at = now(), claimed_until = NULL,
            {end_without_outcome},
@@ -37,9 +37,10 @@ WITH lost AS (
                         ELSE '{"name": "WorkerLost", "reason": "worker_lost",
                                "message": "the process that executed the run died"}' END::jsonb
       FROM lost WHERE r.id = lost.id AND NOT lost.is_retried
-    RETURNING r.id, r.environment_id, r.function_id, r.version, r.request_id, r.depth, r.duration_ms, r.error
+    RETURNING r.id, r.environment_id, r.function_id, r.version, r.request_id, r.depth, r.status, r.duration_ms,
+              r.error
 ), outbox_events AS ({event_of_run})
-SELECT (SELECT count(*) FROM again), (SELECT count(*) FROM failed), (SELECT count(*) FROM outbox_events)
+SELECT (SELECT count(*) FROM again), (SELECT count(*) FROM ended), (SELECT count(*) FROM outbox_events)
 
 -- name: repair_future_times
 UPDATE platform.functions_run

@@ -5,7 +5,8 @@ from typing import Final
 
 from django.db import IntegrityError
 
-from functions.runs.start import SLOT_ATTEMPTS, CreatedRun, function_facts, lease_parameters, number_of, text_of
+from functions.runs import start
+from functions.runs.start import CreatedRun, number_of, text_of
 from platform_site.background.skip_scan import skip_scan
 from platform_site.postgres import prepared, sql_files, statements
 from platform_site.postgres.libpq import Row
@@ -13,7 +14,9 @@ from platform_site.postgres.sql_files import PreparedStatement
 from projects.provisioning.suspension import suspended_in
 
 _SQL: Final = sql_files.load(
-    __file__, reached=skip_scan("reached", "platform.functions_run", "environment_id", where="phase = 'queued'")
+    __file__,
+    reached=skip_scan("reached", "platform.functions_run", "environment_id", where="phase = 'queued'"),
+    secrets=start.SECRETS,
 )
 WAITING: Final = _SQL["waiting"]
 """A recursive common table expression: the environments with queued runs, except those in the parameter `suspended`."""
@@ -27,9 +30,9 @@ def claim(using: str) -> tuple[CreatedRun, bool] | None:
     come environments with few executing runs, in them the oldest run; those of anonymous callers and events come last.
     The claim is on disk when this returns: after a crash of PostgreSQL the run would otherwise be claimed again with
     the same attempt number."""
-    parameters = lease_parameters() | {"suspended": f"{{{','.join(suspended_in(using))}}}"}
+    parameters = start.lease_parameters() | {"suspended": f"{{{','.join(suspended_in(using))}}}"}
     found: list[Row] = []
-    for _ in range(SLOT_ATTEMPTS):
+    for _ in range(start.SLOT_ATTEMPTS):
         with suppress(IntegrityError), _claiming.setdefault(using, threading.Lock()):
             found = prepared.run(using, *_CLAIM.bind(parameters))
             break
@@ -37,9 +40,9 @@ def claim(using: str) -> tuple[CreatedRun, bool] | None:
         return None
     [row] = found
     run_id, attempt, environment_id = row[:3]
-    input_text, depth, caller_kind, caller_id, trigger, is_last = row[11:]
+    input_text, depth, caller_kind, caller_id, trigger, is_last = row[10:]
     started = CreatedRun(
-        **function_facts(row[3:11]),
+        **start.function_facts(row[3:10]),
         run_id=text_of(run_id),
         attempt=number_of(attempt),
         environment_id=text_of(environment_id),

@@ -46,11 +46,8 @@ UPDATE platform.functions_run r
        claimed_until = now() + least(f.timeout_ms * interval '1 ms' + %(margin)s::interval, %(lease)s::interval)
   FROM next, platform.functions_function f, platform.functions_version v
  WHERE r.id = next.id AND f.id = r.function_id AND v.function_id = f.id AND v.number = r.version
-RETURNING r.id, r.attempts, r.environment_id, f.id, f.name, r.version, v.source_hash, f.timeout_ms, f.memory_mb,
-          array_to_json(f.allowed_hosts),
-          (SELECT jsonb_object_agg(s.name, encode(s.sealed_value, 'hex'))
-             FROM platform.functions_secret s WHERE s.function_id = f.id AND s.sealed_value IS NOT NULL),
-          r.input, r.depth, r.caller_kind, r.caller_id, r.trigger,
+RETURNING r.id, r.attempts, r.environment_id, f.id, r.version, v.source_hash, f.timeout_ms, f.memory_mb,
+          array_to_json(f.allowed_hosts), {secrets}, r.input, r.depth, r.caller_kind, r.caller_id, r.trigger,
           NOT EXISTS (SELECT FROM waiting CROSS JOIN LATERAL (
                       SELECT FROM platform.functions_run other
                        WHERE other.phase = 'queued' AND other.environment_id = waiting.environment_id

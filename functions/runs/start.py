@@ -40,7 +40,6 @@ class CreatedRun:
     attempt: int
     environment_id: str
     function_id: str
-    function_name: str
     version: int
     source_hash: str
     timeout_ms: int
@@ -66,6 +65,8 @@ def program_key(function_id: str, version: int, source_hash: str, memory_mb: int
 
 
 _SQL: Final = sql_files.load(__file__, network_check="")
+SECRETS: Final = _SQL["secrets"]
+"""Of the function `f`, sealed."""
 _SQL_OF_ANONYMOUS: Final = sql_files.load(__file__, network_check=_SQL["has_network_share"])
 _START, _START_ANONYMOUS = PreparedStatement(_SQL["start"]), PreparedStatement(_SQL_OF_ANONYMOUS["start"])
 _FIND, _TIMEOUT, _SOURCE = (PreparedStatement(_SQL[name]) for name in ("find", "timeout", "source"))
@@ -209,10 +210,9 @@ def _insert(new: NewRun, parameters: dict[str, Value]) -> Sequence[bytes | None]
 
 
 def function_facts(row: Sequence[bytes | None]) -> dict[str, Any]:
-    function_id, name, version, source_hash, timeout_ms, memory_mb, hosts, secrets = row
+    function_id, version, source_hash, timeout_ms, memory_mb, hosts, secrets = row
     return {
         "function_id": text_of(function_id),
-        "function_name": text_of(name),
         "version": number_of(version),
         "source_hash": text_of(source_hash),
         "timeout_ms": number_of(timeout_ms),

@@ -9,9 +9,8 @@
 -- a value: runs are compared with columns, or with `(SELECT %(anonymous_slots)s)`, whose value the planner does not
 -- know.
 WITH chosen AS (
-    SELECT f.id, f.name, f.active_version, f.timeout_ms, f.memory_mb, f.allowed_hosts, v.source_hash,
-           (SELECT jsonb_object_agg(s.name, encode(s.sealed_value, 'hex'))
-              FROM platform.functions_secret s WHERE s.function_id = f.id AND s.sealed_value IS NOT NULL) AS secrets,
+    SELECT f.id, f.active_version, f.timeout_ms, f.memory_mb, f.allowed_hosts, v.source_hash,
+           {secrets} AS secrets,
            (SELECT free FROM unnest(%(slots)s::int[]) free
              WHERE %(phase)s::text = 'executing' {network_check}
                AND NOT EXISTS (
@@ -39,10 +38,14 @@ WITH chosen AS (
     ON CONFLICT (environment_id, slot) WHERE slot IS NOT NULL DO NOTHING
     RETURNING id
 )
-SELECT id, name, active_version, source_hash, timeout_ms, memory_mb, array_to_json(allowed_hosts), secrets,
+SELECT id, active_version, source_hash, timeout_ms, memory_mb, array_to_json(allowed_hosts), secrets,
        slot IS NOT NULL, EXISTS (SELECT 1 FROM made),
        CASE WHEN %(is_asynchronous)s::boolean THEN set_config('synchronous_commit', 'off', true) END, %(mark)s::text
   FROM chosen
+
+-- name: secrets
+(SELECT jsonb_object_agg(s.name, encode(s.sealed_value, 'hex'))
+   FROM platform.functions_secret s WHERE s.function_id = f.id AND s.sealed_value IS NOT NULL)
 
 -- name: is_invocable
 -- Whether the function `f` may be called by the kind of caller `invoker`.
@@ -56,10 +59,8 @@ AND (SELECT count(*) FILTER (WHERE r.network = %(network)s::bigint) = 0 OR 2 * c
 
 -- name: find
 -- Returns the columns of `start`.
-SELECT f.id, f.name, r.version, v.source_hash, f.timeout_ms, f.memory_mb, array_to_json(f.allowed_hosts),
-       (SELECT jsonb_object_agg(s.name, encode(s.sealed_value, 'hex'))
-          FROM platform.functions_secret s WHERE s.function_id = f.id AND s.sealed_value IS NOT NULL),
-       true, true, NULL
+SELECT f.id, r.version, v.source_hash, f.timeout_ms, f.memory_mb, array_to_json(f.allowed_hosts),
+       {secrets}, true, true, NULL
   FROM platform.functions_run r
   JOIN platform.functions_function f ON f.id = r.function_id
   JOIN platform.functions_version v ON v.function_id = f.id AND v.number = r.version

@@ -24,8 +24,8 @@ WITH made AS (
            id text, environment_id text, function_id text, version int, event_id text, input text, error jsonb,
            caller_kind text, caller_id text, request_id text, depth smallint, concurrency int)
         ON CONFLICT (event_id, function_id) WHERE event_id IS NOT NULL DO NOTHING
- RETURNING id, environment_id, function_id, version, request_id, depth, duration_ms, error, phase
-), failed AS (
+ RETURNING id, environment_id, function_id, version, request_id, depth, status, duration_ms, error, phase
+), ended AS (
     SELECT * FROM made WHERE phase = 'ended'
 ), outbox_event AS ({event_of_run})
 SELECT (SELECT count(*) FROM made WHERE phase = 'queued'), EXISTS (SELECT 1 FROM outbox_event)

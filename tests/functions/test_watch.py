@@ -21,7 +21,7 @@ HERE, ELSEWHERE = settings.REGION_DATABASES[:2]
 
 def started(run_id: str, cluster: str) -> CreatedRun:
     return CreatedRun(
-        run_id=run_id, attempt=1, environment_id="env_a", function_id="fn_a", function_name="a", version=1,
+        run_id=run_id, attempt=1, environment_id="env_a", function_id="fn_a", version=1,
         source_hash="", timeout_ms=1000, memory_mb=128, allowed_hosts=(), sealed_secrets={}, input_text="null", depth=0,
         is_async=True, caller_kind="key", caller_id="key_a", cluster=cluster,
     )  # fmt: skip
