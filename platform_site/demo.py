@@ -127,11 +127,7 @@ def _functions(facts: Facts) -> None:
     environment = _production(facts)
     if environment is None:
         return
-    known = set(
-        Function.objects.using(environment.cluster)
-        .filter(environment_id=environment.environment_id)
-        .values_list("name", flat=True)
-    )
+    known = set(Function.objects.of(environment).values_list("name", flat=True))
     for name in ("sum", "open-tasks"):
         if name not in known:
             values = {"source": (CONTENT / f"{name}.ts").read_text()}
@@ -162,8 +158,7 @@ def _webhook(facts: Facts) -> None:
 
 
 def _own_webhooks(environment: EnvironmentRef) -> "QuerySet[Webhook]":
-    live = Webhook.objects.using(environment.cluster).live(environment.environment_id)
-    return live.filter(url__endswith=demo_receiver.PATH)
+    return Webhook.objects.of(environment).filter(url__endswith=demo_receiver.PATH)
 
 
 def _update_webhook_url(facts: Facts) -> None:

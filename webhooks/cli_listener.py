@@ -62,8 +62,8 @@ class Listener:
     ) -> Iterator[tuple[ClaimedDelivery, AttemptOutcome]]:
         """Make an attempt for at most AT_ONCE due deliveries. Raises ListenerEnded."""
         using = self._environment.cluster
-        live = Webhook.objects.using(using).live(self._environment.environment_id)
-        if not live.filter(pk=self.webhook_id, enabled=True).update(listens_until=Now() + LEASE):
+        own = Webhook.objects.of(self._environment).filter(pk=self.webhook_id, enabled=True)
+        if not own.update(listens_until=Now() + LEASE):
             raise ListenerEnded
         if relay_batch(using):
             webhook_notify.wake(using)  # for deliveries of other webhooks

@@ -3,6 +3,8 @@ from typing import TYPE_CHECKING
 from django.db import models
 from django.db.models.expressions import RawSQL
 
+from platform_site.identity.callers import EnvironmentRef
+
 if TYPE_CHECKING:
     from webhooks.models import Webhook  # noqa: F401
 
@@ -22,8 +24,15 @@ coalesce((
 
 
 class WebhookQuerySet(models.QuerySet["Webhook"]):
+    def of(self, environment: EnvironmentRef) -> "WebhookQuerySet":
+        return self.using(environment.cluster).live(environment.environment_id)
+
     def live(self, environment_id: str) -> "WebhookQuerySet":
         return self.filter(environment_id=environment_id, deleted_at__isnull=True)
+
+    def lasting(self) -> "WebhookQuerySet":
+        """Without those of a `webhooks.cli_listener`."""
+        return self.filter(listens_until=None)
 
     def with_health(self) -> "WebhookQuerySet":
         """Adds `success_rate` of the last attempted deliveries, by their latest attempt; 1.0 before the first."""

@@ -104,7 +104,7 @@ def _planned(
     """The path and selection of each webhook, as the configuration `beside` makes it, if `actor` may read them."""
     if isinstance(actor, Caller) and not actor.may("webhooks:read"):
         return
-    for webhook in Webhook.objects.using(environment.cluster).live(environment.environment_id).order_by("id"):
+    for webhook in Webhook.objects.of(environment).order_by("id"):
         name, changes = webhook.pk, {}
         if "webhooks" in beside:
             name = webhook.name or webhook.pk

@@ -98,7 +98,6 @@ def _active_versions(environment: EnvironmentRef) -> Any:
 
 
 def _functions(environment: EnvironmentRef) -> dict[str, Any]:
-    functions = Function.objects.using(environment.cluster).filter(environment_id=environment.environment_id)
     hashes = dict(_active_versions(environment).values_list("function_id", "source_hash"))
     return {
         each.name: {
@@ -108,7 +107,7 @@ def _functions(environment: EnvironmentRef) -> dict[str, Any]:
             "on": sorted(each.events or ()),
             "secret_names": each.secret_names,
         }
-        for each in functions.order_by("name").prefetch_related("secrets")
+        for each in Function.objects.of(environment).order_by("name").prefetch_related("secrets")
     }
 
 
@@ -121,14 +120,13 @@ def secrets_with_values(environment: EnvironmentRef) -> set[str]:
 
 
 def _webhooks(environment: EnvironmentRef) -> dict[str, Any]:
-    live = Webhook.objects.using(environment.cluster).live(environment.environment_id).filter(listens_until=None)
     return {
         each.name or each.pk: {
             "url": credentials.masked(each.url),
             "events": sorted(each.events),
             **{name: getattr(each, name) for name in _WEBHOOK_FIELDS},
         }
-        for each in live.order_by("name", "pk")
+        for each in Webhook.objects.of(environment).lasting().order_by("name", "pk")
     }
 
 

@@ -57,8 +57,8 @@ def troubles(console: Console) -> list[tuple[str, str]]:
                 state = "is disabled" if each.disabled_reason else "fails"
                 found.append((f"The webhook {each.name or each.url} {state}.", console.url("webhook", each.pk)))
         if "functions:read" in scopes:
-            functions = Function.objects.using(ref.cluster).filter(environment_id=ref.environment_id)
-            for function in functions.exclude(schedule_stopped=None, events_stopped=None)[:_MAX_TROUBLES]:
+            stopped = Function.objects.of(ref).exclude(schedule_stopped=None, events_stopped=None)
+            for function in stopped[:_MAX_TROUBLES]:
                 trigger = "schedule" if function.schedule_stopped else "events"
                 text = f"The {trigger} of the function {function.name} stopped."
                 found.append((text, console.url("function-settings", function.name)))

@@ -73,7 +73,7 @@ def stored(environment: EnvironmentRef, name: str) -> Function:
 def make_due(environment: EnvironmentRef, name: str, ago: timedelta = timedelta(minutes=3)) -> datetime:
     """Put the next time of the function `ago`; returns it."""
     at = datetime.now(UTC) - ago
-    waiting = Function.objects.using(environment.cluster).filter(environment_id=environment.environment_id, name=name)
+    waiting = Function.objects.of(environment).filter(name=name)
     assert waiting.filter(next_run_at__isnull=False).update(next_run_at=at) == 1
     return at
 

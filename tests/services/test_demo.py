@@ -168,7 +168,7 @@ def test_its_webhook_tells_the_service_itself_wherever_it_listens(
     assert environment is not None
 
     def url() -> str:
-        return Webhook.objects.using(environment.cluster).live(environment.environment_id).get().url
+        return Webhook.objects.of(environment).get().url
 
     assert url() == "http://127.0.0.1:8000/demo/receiver"
     moved = demo.complete(layout, base_url="http://127.0.0.1:9000")

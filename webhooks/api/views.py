@@ -64,8 +64,7 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
     pagination_class = UnpagedList
 
     def get_queryset(self) -> WebhookQuerySet:
-        webhooks = Webhook.objects.using(self.environment.cluster).live(self.environment.environment_id)
-        return webhooks.with_health().order_by("-created_at", "-id")
+        return Webhook.objects.of(self.environment).with_health().order_by("-created_at", "-id")
 
     def get_serializer_class(self) -> type[Serializer]:
         return serializers.ListedWebhook if self.action == "list" else serializers.WebhookDetail

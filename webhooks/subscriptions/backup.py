@@ -11,7 +11,7 @@ from webhooks.subscriptions import service as webhook_service
 
 class Subscriptions:
     def dump(self, environment: EnvironmentRef) -> Mapping[str, Iterator[Mapping[str, Any]]]:
-        webhooks = self._live(environment).order_by("created_at", "id")
+        webhooks = Webhook.objects.of(environment).lasting().order_by("created_at", "id")
         return {"webhooks": iter(webhooks.values(*webhook_service.COPIED_FIELDS))}
 
     def load(self, environment: EnvironmentRef, records: Callable[[str], Iterator[Mapping[str, Any]]]) -> int:
@@ -24,7 +24,4 @@ class Subscriptions:
         return len(made)
 
     def is_empty(self, environment: EnvironmentRef) -> bool:
-        return not self._live(environment).exists()
-
-    def _live(self, environment: EnvironmentRef) -> Any:
-        return Webhook.objects.using(environment.cluster).live(environment.environment_id).filter(listens_until=None)
+        return not Webhook.objects.of(environment).lasting().exists()

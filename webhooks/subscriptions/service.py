@@ -72,7 +72,7 @@ def check_webhook_quota(environment: EnvironmentRef, count: int) -> None:
 
 
 def count_webhooks(environment: EnvironmentRef) -> int:
-    return Webhook.objects.using(environment.cluster).live(environment.environment_id).count()
+    return Webhook.objects.of(environment).count()
 
 
 def change_webhook(
@@ -116,8 +116,7 @@ def change_webhook(
 
 def _require_free_name(environment: EnvironmentRef, name: str | None) -> None:
     """Needs the lock of the environment's subscriptions."""
-    live = Webhook.objects.using(environment.cluster).live(environment.environment_id)
-    if name is not None and live.filter(name=name).exists():
+    if name is not None and Webhook.objects.of(environment).filter(name=name).exists():
         raise ValidationFailed.of("name", "taken", "Another webhook of the environment has this name.")
 
 
@@ -229,7 +228,7 @@ def patterns_of(environment_id: str, using: str) -> Iterable[Sequence[str]]:
 
 
 def webhook_of(environment: EnvironmentRef, webhook_id: str, *, lock: bool = False) -> Webhook:
-    found = Webhook.objects.using(environment.cluster).live(environment.environment_id).filter(pk=webhook_id)
+    found = Webhook.objects.of(environment).filter(pk=webhook_id)
     webhook = (found.select_for_update() if lock else found).first()
     if webhook is None:
         raise NoSuchWebhook
@@ -237,7 +236,7 @@ def webhook_of(environment: EnvironmentRef, webhook_id: str, *, lock: bool = Fal
 
 
 def copy_webhooks(source: EnvironmentRef, target: EnvironmentRef) -> None:
-    live = Webhook.objects.using(source.cluster).live(source.environment_id).filter(listens_until=None)
+    live = Webhook.objects.of(source).lasting()
     Webhook.objects.using(target.cluster).bulk_create(
         new_copy(target, vars(webhook), disabled_reason="branched") for webhook in live.order_by("created_at", "id")
     )

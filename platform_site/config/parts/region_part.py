@@ -79,8 +79,7 @@ def _change_webhooks(changes: PlanChanges, caller: Caller) -> None:
     environment, changed = changes.environment, changes.changed_items("webhooks")
     if not changed:
         return
-    live = Webhook.objects.using(environment.cluster).live(environment.environment_id).filter(listens_until=None)
-    ids = {webhook.name or webhook.pk: webhook.pk for webhook in live}
+    ids = {webhook.name or webhook.pk: webhook.pk for webhook in Webhook.objects.of(environment).lasting()}
     for each in changed:
         with errors_at(each.path):
             if each.is_removed:

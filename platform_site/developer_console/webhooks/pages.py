@@ -124,8 +124,7 @@ def _free_name(console: Console, url: str) -> str | None:
     if not name:
         return None
     name = name if name[0].isalpha() and not name.startswith("wh_") else f"host-{name}"
-    live = Webhook.objects.using(console.ref.cluster).live(console.ref.environment_id)
-    taken = set(live.filter(name__startswith=name).values_list("name", flat=True))
+    taken = set(Webhook.objects.of(console.ref).filter(name__startswith=name).values_list("name", flat=True))
     return next(each for each in chain([name], (f"{name}-{number}" for number in count(2))) if each not in taken)
 
 

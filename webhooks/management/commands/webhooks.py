@@ -79,7 +79,7 @@ class Command(base.Command):
             self.stdout.write(f"{recovery.count} {verb} sent again{more}.")
 
     def _list(self, environment: EnvironmentRef) -> None:
-        live = Webhook.objects.using(environment.cluster).live(environment.environment_id).with_health()
+        live = Webhook.objects.of(environment).with_health()
         tried = Delivery.objects.filter(webhook=OuterRef("pk"), last_attempt_at__isnull=False)
         found = list(live.annotate(was_tried=Exists(tried)).order_by("-created_at", "-id"))
         if not found:
