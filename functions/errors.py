@@ -29,13 +29,6 @@ class TooManyCalls(RateLimited):
         super().__init__(1, f"{why}. Try again later, or queue the run with async: true.")
 
 
-class TooManyAnonymousCalls(RateLimited):
-    def __init__(self, limit: str, *, is_share: bool) -> None:
-        """`is_share`: the limit is that of this caller's network."""
-        so_many = "half of them are waiting, some from your network" if is_share else "that many are waiting"
-        super().__init__(10, f"The plan allows {limit} for publishable keys, and {so_many}.")
-
-
 class TooManyQueued(RateLimited):
     def __init__(self, limit: str, whose: str, why: str) -> None:
         super().__init__(10, f"The plan allows {limit} {whose}. {why}")

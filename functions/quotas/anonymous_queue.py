@@ -1,7 +1,7 @@
 from datetime import timedelta
 from typing import Final
 
-from functions.errors import TooManyAnonymousCalls
+from functions.errors import TooManyQueued
 from functions.quotas.client_networks import AnonymousCall
 from functions.quotas.slots import has_share
 from platform_site.identity.callers import EnvironmentRef
@@ -12,6 +12,8 @@ SPACING: Final = timedelta(seconds=10)
 """The distance of queued runs of one network: about the duration of one at the longest timeout, so that a new network
 waits behind one or two runs of each other network."""
 
+_WHOSE: Final = "queued runs for publishable keys"
+_WHY_NO_MORE: Final = "Half of that is waiting, some from your network."
 _WAITING: Final = """
 SELECT count(*), coalesce(sum(octet_length(input)), 0), count(*) FILTER (WHERE network = %s)
   FROM (SELECT input, network FROM platform.functions_run
@@ -28,16 +30,16 @@ def waiting(environment: EnvironmentRef) -> tuple[int, int]:
 
 
 def admit(environment: EnvironmentRef, anonymous: AnonymousCall | None, input_size: int) -> timedelta:
-    """The delay of a new run. Concurrent calls may exceed the limits together. Raises TooManyAnonymousCalls."""
+    """The delay of a new run. Concurrent calls may exceed the limits together. Raises TooManyQueued."""
     limits = plan_limits(environment.plan)
+    most, most_bytes = limits.visitor_queued_runs, limits.visitor_queued_bytes
     count, size, own = _count(environment, None if anonymous is None else anonymous.network)
-    if not has_share(limits.visitor_queued_runs, count, own):
-        raise TooManyAnonymousCalls(
-            f"{limits.visitor_queued_runs} queued runs", is_share=count < limits.visitor_queued_runs
-        )
-    most = limits.visitor_queued_bytes
-    if size + input_size > (most // 2 if own else most):
-        raise TooManyAnonymousCalls(f"{most} bytes of input in queued runs", is_share=size + input_size <= most)
+    if not has_share(most, count, own):
+        raise TooManyQueued(f"{most:,}", _WHOSE, _WHY_NO_MORE if count < most else "That many are waiting.")
+    size += input_size
+    if size > (most_bytes // 2 if own else most_bytes):
+        limit = f"{most_bytes:,} bytes of input in"
+        raise TooManyQueued(limit, _WHOSE, _WHY_NO_MORE if size <= most_bytes else "That many are waiting.")
     return own * SPACING
 
 

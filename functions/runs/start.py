@@ -117,7 +117,7 @@ def start_run(new: NewRun) -> CreatedRun:
     returns, and on disk before it can have any effect: its row writes and its end come later in the same log, and
     `wait_until_durable` precedes everything that leaves the database. So a synchronous call waits for the disk once. If
     PostgreSQL crashes in between, `record_end` writes the whole run. Raises NoSuchFunction (also if this kind of caller
-    may not invoke it), Conflict (a loop of calls), TooManyRuns, TooManyAnonymousCalls, TooManyQueued."""
+    may not invoke it), Conflict (a loop of calls), TooManyRuns, TooManyQueued."""
     if not NAME.fullmatch(new.function_name):
         raise NoSuchFunction
     call_depth.refuse_loop(new.depth)
