@@ -62,7 +62,7 @@ def _scopes_of_events(environment: EnvironmentRef, document: Mapping[str, Any]) 
     now = current.read(environment, ["webhooks"])["webhooks"] if changed else {}
     named = [it.get("events") for it in [*changed.values(), *(now[name] for name in changed.keys() & now.keys())]]
     patterns = [each for events in named if isinstance(events, list) for each in events if isinstance(each, str)]
-    return {"functions:read"} if event_types.cover_runs(patterns) else set()
+    return {*event_types.scopes_of(patterns)}
 
 
 def plan_document(

@@ -62,9 +62,13 @@ def matches(patterns: Iterable[str], event_type: str) -> bool:
     return False
 
 
-def cover_runs(patterns: Collection[str]) -> bool:
-    """Events of runs contain thrown errors: subscribers must be allowed to read functions."""
-    return any(matches(patterns, each) for each in OF_RUNS)
+def scopes_of(patterns: Collection[str]) -> dict[str, Sequence[str]]:
+    """The scopes that a subscriber needs besides `rows:read`, with the events that need them. These contain thrown
+    errors, and URLs of webhooks, which may hold secrets."""
+    events_by_scope = {"functions:read": OF_RUNS, "webhooks:read": ("webhook.disabled",)}
+    return {
+        scope: events for scope, events in events_by_scope.items() if any(matches(patterns, each) for each in events)
+    }
 
 
 def interests(patterns: Iterable[str]) -> set[tuple[str, str]]:

@@ -29,9 +29,6 @@ from webhooks.subscriptions.schema_check import Selection
 TRIES_SHOWN: Final = 20
 """A delivery may have up to a thousand attempts."""
 
-_SCOPES_OF_EVENTS: Final = {"functions:read": event_types.OF_RUNS, "webhooks:read": ("webhook.disabled",)}
-"""Beside those to create a webhook: thrown errors, and other webhooks' URLs, which may hold secrets."""
-
 
 def _resolve_url(view: ApiViewSet) -> None:
     """Outside of the transaction, since it may wait for a name server."""
@@ -131,8 +128,8 @@ class WebhookViewSet(ListModelMixin, RetrieveModelMixin, ResourceViewSet):
         return respond({"deliveries": recovery.count, "more": not recovery.is_all}, 202)
 
     def _require_access_to(self, patterns: Sequence[str]) -> None:
-        for scope, events in _SCOPES_OF_EVENTS.items():
-            if not self.caller.may(scope) and any(event_types.matches(patterns, each) for each in events):
+        for scope, events in event_types.scopes_of(patterns).items():
+            if not self.caller.may(scope):
                 named = " and ".join(events)
                 raise Forbidden(f"This needs the scope {scope} besides webhooks:write, for {named} (* is every event).")
 
