@@ -106,7 +106,7 @@ class RunHost:
             finally:
                 loop_connections.release()
         if callable(found):  # a fetch, which another thread makes
-            return self._as_host_errors(operation)(found)
+            return self._as_host_errors(operation)(found)  # as a decorator: the errors are those of its own call
         return found
 
     def _look_up_caller(self) -> None:

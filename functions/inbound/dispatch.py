@@ -29,7 +29,7 @@ _CREATED_HERE: Final = "inbound made here"
 
 @dataclass(frozen=True, slots=True)
 class InboundRequest:
-    record: CachedEndpoint
+    endpoint: CachedEndpoint
     caller: Caller
     environment: EnvironmentRef
 
@@ -46,13 +46,13 @@ def dispatch(request: HttpRequest, token: str) -> InboundRequest:
     trip.run()
     if cached.value == REVOKED:
         raise NoSuchEndpoint
-    record = inbound_endpoints.from_bytes(cached.value) or _look_up(request, environment_id, token)
-    limit.settle(record.plan, record.endpoint_id)
-    restored = restore_caller(record.runs_as_kind, record.runs_as_id, environment_id, ("functions:invoke",))
+    endpoint = inbound_endpoints.from_bytes(cached.value) or _look_up(request, environment_id, token)
+    limit.settle(endpoint.plan, endpoint.endpoint_id)
+    restored = restore_caller(endpoint.runs_as_kind, endpoint.runs_as_id, environment_id, ("functions:invoke",))
     if restored is None:
         raise NoSuchEndpoint
     restored.environment.require_active()
-    return InboundRequest(record, restored.caller, restored.environment)
+    return InboundRequest(endpoint, restored.caller, restored.environment)
 
 
 def _look_up(request: HttpRequest, environment_id: str, token: str) -> CachedEndpoint:
@@ -66,12 +66,12 @@ def _look_up(request: HttpRequest, environment_id: str, token: str) -> CachedEnd
         for each in refusals:
             each.check()
     environment = environment_ref(environment_id)
-    record = None if environment is None else inbound_endpoints.look_up(environment, token_hash)
-    if record is None:
+    endpoint = None if environment is None else inbound_endpoints.look_up(environment, token_hash)
+    if endpoint is None:
         inbound_endpoints.cache_absence(token_hash)
         rate_limits.count_refused(request, counters[0] if environment is not None else counters[-1])
         raise NoSuchEndpoint
-    return record
+    return endpoint
 
 
 def _counters(environment_id: str, token: str) -> Sequence[str]:

@@ -92,15 +92,15 @@ class InboundViewSet(ApiViewSet):
     def post(self, request: HttpRequest, token: str) -> HttpResponseBase:
         """Call a function by its inbound endpoint, with any body. The run is queued, or its output returned, as the
         endpoint is configured. `$response` in the output sets the status, headers and body."""
-        arrival = self._dispatch(token)
-        if not arrival.record.is_async:
-            return self._output(arrival, token)
+        inbound = self._dispatch(token)
+        if not inbound.endpoint.is_async:
+            return self._output(inbound, token)
         server_hints.will_block()
         try:
-            run_id = calls.enqueue(self._new_run(arrival, token))
+            run_id = calls.enqueue(self._new_run(inbound, token))
         except NoSuchFunction:
             raise NoSuchEndpoint from None
-        inbound_endpoints.note_use(arrival.environment, arrival.record.endpoint_id)
+        inbound_endpoints.note_use(inbound.environment, inbound.endpoint.endpoint_id)
         return respond({"run_id": run_id}, 202)
 
     @extend_schema(operation_id="verifyInbound", responses=_OUTPUTS)
@@ -116,31 +116,31 @@ class InboundViewSet(ApiViewSet):
 
     def _dispatch(self, token: str) -> InboundRequest:
         request = self.http_request
-        arrival = dispatch.dispatch(request, token)
-        request.__dict__["caller"] = arrival.caller  # for the access log
-        return arrival
+        inbound = dispatch.dispatch(request, token)
+        request.__dict__["caller"] = inbound.caller  # for the access log
+        return inbound
 
-    def _output(self, arrival: InboundRequest, token: str) -> HttpResponseBase:
+    def _output(self, inbound: InboundRequest, token: str) -> HttpResponseBase:
         """The custom response, else a string as plain text (for challenges), else JSON."""
-        new = self._new_run(arrival, token)
+        new = self._new_run(inbound, token)
         try:
             started, ended = request_concurrency.with_slot(self.http_request, new, partial(calls.invoke, new))
         except NoSuchFunction:
             raise NoSuchEndpoint from None
-        inbound_endpoints.note_use(arrival.environment, arrival.record.endpoint_id)
+        inbound_endpoints.note_use(inbound.environment, inbound.endpoint.endpoint_id)
         response = no_store(_response_to(started, ended))
         response.headers["Content-Security-Policy"] = custom_response.CONTENT_POLICY
         return response
 
-    def _new_run(self, arrival: InboundRequest, token: str) -> NewRun:
-        request, endpoint_id = self.http_request, arrival.record.endpoint_id
+    def _new_run(self, inbound: InboundRequest, token: str) -> NewRun:
+        request, endpoint_id = self.http_request, inbound.endpoint.endpoint_id
         facts = {"client": client_address(request), "address_id": endpoint_id}
         return NewRun(
-            arrival.environment,
-            arrival.caller,
-            arrival.record.function_name,
+            inbound.environment,
+            inbound.caller,
+            inbound.endpoint.function_name,
             request_message.input_of(request.META, request.body, token, facts),
-            depth=call_depth.depth_of(request.META, arrival.environment.environment_id),
+            depth=call_depth.depth_of(request.META, inbound.environment.environment_id),
             endpoint_id=endpoint_id,
         )
 

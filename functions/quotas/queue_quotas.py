@@ -22,8 +22,10 @@ from platform_site.identity.plans import most_of, plan_limits
 from platform_site.postgres import statements
 from platform_site.postgres.transaction_settings import by_index
 
-SHARE: Final = 8
-STEPS: Final = 16
+OWNER_SHARE: Final = 8
+"""An owner may have one eighth of a budget."""
+COUNT_STEPS: Final = 16
+"""A process counts again after one sixteenth of a budget, or of an owner's share."""
 CACHE_SECONDS: Final = 2.0
 """A refusal is repeated for this time without counting."""
 
@@ -98,7 +100,7 @@ class QueueCount:
     def available(self, owner: str) -> Amount:
         left_of_half = _each(sub, self.budget.part(2), self.taken)
         own = self.by_owner.get(owner, NOTHING)
-        left_of_share = _each(sub, self.budget.part(SHARE), own)
+        left_of_share = _each(sub, self.budget.part(OWNER_SHARE), own)
         if self.kind is USERS and own.runs:
             return _each(min, left_of_half, left_of_share)
         if self.kind is INBOUND:
@@ -116,10 +118,10 @@ class QueueCount:
 
     def take(self, owner: str, wanted: Amount) -> bool:
         """Whether the run may be queued without another count."""
-        allowed = {"": _each(min, self.budget.part(STEPS), self.free.part(2))}
+        allowed = {"": _each(min, self.budget.part(COUNT_STEPS), self.free.part(2))}
         if owner:
-            share = self.budget.part(SHARE)
-            allowed[owner] = _each(min, share.part(STEPS), self.available(owner).part(2))
+            share = self.budget.part(OWNER_SHARE)
+            allowed[owner] = _each(min, share.part(COUNT_STEPS), self.available(owner).part(2))
         queued = {name: _each(add, self._queued_since.get(name, NOTHING), wanted) for name in allowed}
         if not all(allowed[name].covers(queued[name]) for name in allowed):
             return False

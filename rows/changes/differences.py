@@ -15,7 +15,7 @@ from rows.changes.batches import Message
 from rows.changes.event_reader import Event, Events, FetchedEvents
 from rows.changes.streams import Stream
 from rows.changes.subscriptions import Subscription
-from rows.changes.tasks import PASS_SECONDS, PassEffort, from_anywhere
+from rows.changes.tasks import PASS_SECONDS, PassEffort, from_random_start
 from rows.events.payloads import Payloads
 from rows.query.service import ListQuery, list_rows
 from rows.rules.evaluator import Facts, TooCostly, holds
@@ -35,7 +35,7 @@ def changes(using: str, stream: Stream, found: FetchedEvents, effort: PassEffort
     if not events:
         return []
     messages: list[Message] = []
-    for each in from_anywhere(stream.subscriptions):
+    for each in from_random_start(stream.subscriptions):
         if _related_rows_changed(events, each, effort):
             each.needs_reset = True
         if each.needs_reset:

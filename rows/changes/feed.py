@@ -18,7 +18,7 @@ from rows.changes.credentials import check_batch
 from rows.changes.event_reader import FetchedEvents, by_environment, by_position, current_snapshot, fetch
 from rows.changes.notifications import POLL_SECONDS, Listener
 from rows.changes.streams import Stream
-from rows.changes.tasks import WORKERS, Task, TaskQueue, from_anywhere
+from rows.changes.tasks import WORKERS, Task, TaskQueue, from_random_start
 
 logger = logging.getLogger("platform.changes")
 
@@ -212,7 +212,7 @@ class Feed:
 
     def _serve_all(self, task: Task, streams: Sequence[Stream], found: FetchedEvents) -> None:
         now = time.monotonic()
-        for number, stream in enumerate(from_anywhere(streams)):
+        for number, stream in enumerate(from_random_start(streams)):
             # Ten thousand unaffected streams must not take long.
             if skip_unaffected(task.environment_id, stream, found, now):
                 continue

@@ -158,7 +158,7 @@ class TaskQueue:
             return lag
 
 
-def from_anywhere(items: Sequence[T]) -> list[T]:
+def from_random_start(items: Sequence[T]) -> list[T]:
     """Starts at a random item, so that a pass that has no time for all begins with others than the last."""
     start = randrange(len(items)) if items else 0  # noqa: S311
     return [*items[start:], *items[:start]]

@@ -14,7 +14,7 @@ from platform_site.identity.plans import plan_limits
 from rows.models import EventInterest, WatchedTable
 from rows.outbox import subscriptions
 
-_EXTRA: Final = timedelta(seconds=5)
+_MARGIN: Final = timedelta(seconds=5)
 
 
 def patterns_of(environment_id: str, using: str) -> Iterable[Sequence[str]]:
@@ -30,7 +30,7 @@ def watch(environment: EnvironmentRef, tables: Collection[str]) -> None:
     with transaction.atomic(using=using):
         # Extended only when too little time is left, and by a margin: otherwise each of a thousand streams that open
         # one after the other would wait for a commit of the same row.
-        watched.filter(table_name__in=tables, expires_at__lt=Now() + keep).update(expires_at=Now() + keep + _EXTRA)
+        watched.filter(table_name__in=tables, expires_at__lt=Now() + keep).update(expires_at=Now() + keep + _MARGIN)
         if watched.filter(table_name__in=tables).count() < len(tables):
             subscriptions.lock(environment_id, using)
             WatchedTable.objects.using(using).bulk_create(
@@ -39,7 +39,7 @@ def watch(environment: EnvironmentRef, tables: Collection[str]) -> None:
                         environment_id=environment_id,
                         table_name=table,
                         generation=uuid.uuid4().hex,
-                        expires_at=Now() + keep + _EXTRA,
+                        expires_at=Now() + keep + _MARGIN,
                     )
                     for table in tables
                 ],

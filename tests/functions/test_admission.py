@@ -35,8 +35,8 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__",
 
 FREE = PLANS["free"]
 MOST = FREE.queued_runs
-SHARE = MOST // queue_quotas.SHARE
-STEP = SHARE // queue_quotas.STEPS
+SHARE = MOST // queue_quotas.OWNER_SHARE
+STEP = SHARE // queue_quotas.COUNT_STEPS
 """What a user queues at first without a look."""
 
 
@@ -257,7 +257,7 @@ def test_a_queued_call_has_one_statement_as_a_rule(
     assert looks("server", 50) == 0
     assert looks("alice", 2) == 1, "nor of what its users have waiting"
     assert looks("bob", STEP) == 0
-    assert looks("bob", SHARE // queue_quotas.STEPS) == 1
+    assert looks("bob", SHARE // queue_quotas.COUNT_STEPS) == 1
 
 
 def test_users_who_are_refused_share_one_look(

@@ -114,7 +114,7 @@ def test_one_that_takes_the_time_of_a_pass_leaves_it_to_others_then(monkeypatch:
         return []
 
     monkeypatch.setattr(differences, "_differences", differences_of)
-    monkeypatch.setattr(differences, "from_anywhere", list)
+    monkeypatch.setattr(differences, "from_random_start", list)
     subscriptions = [Subscription(name, "t", {"title": name}, None) for name in ("slow", "quick")]
     environment, seal = SimpleNamespace(environment_id="env_c"), SimpleNamespace(rights="")
     stream: Any = SimpleNamespace(environment=environment, seal=seal, subscriptions=subscriptions)
@@ -191,7 +191,7 @@ class Subscribed:
         small = [{"id": "row_small", "sequence": 1, "size": 1, "record": {}, "old_record": {}}]
         self._events: Any = {"env_x": {"large": large, "small": small}}
         monkeypatch.setattr(differences, "_differences", self._differences)
-        monkeypatch.setattr(differences, "from_anywhere", list)
+        monkeypatch.setattr(differences, "from_random_start", list)
         monkeypatch.setattr(FetchedEvents, "position_of", lambda found, *_: Position(found.snapshot, 1, "g"))
         self.start(Position("10:10:", 1, "g"))
 
