@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Final, LiteralString
 
 from django.db import DEFAULT_DB_ALIAS, models
-from psycopg import sql
 
 from accounts import signal_handlers
+from platform_site.background.skip_scan import skip_scan
 from platform_site.identity import ids
 from platform_site.postgres import statements
 from projects.models import Environment
@@ -18,17 +18,6 @@ AT_ONCE: Final = 200
 
 _EVERY_ROW: Final = "TRUE"
 _in_regions: Final[dict[type[models.Model], LiteralString]] = {}
-
-_SKIP_SCAN: Final = sql.SQL("""
-WITH RECURSIVE reached AS (
-    (SELECT environment_id FROM {table} WHERE environment_id > %(after)s AND {only} ORDER BY environment_id LIMIT 1)
-    UNION ALL
-    SELECT (SELECT environment_id FROM {table} WHERE environment_id > reached.environment_id AND {only}
-             ORDER BY environment_id LIMIT 1)
-      FROM reached WHERE reached.environment_id IS NOT NULL
-)
-SELECT environment_id FROM reached WHERE environment_id IS NOT NULL LIMIT %(limit)s
-""")
 
 
 def register(*tables: type[models.Model], only: LiteralString = _EVERY_ROW) -> None:
@@ -49,10 +38,15 @@ def find_in_control() -> Iterator[str]:
         yield from _gone(table, DEFAULT_DB_ALIAS, _EVERY_ROW)
 
 
+def _statement(table: type[models.Model], only: LiteralString) -> str:
+    where = f"environment_id > %(after)s AND {only}"
+    reached = skip_scan("reached", f'"{table._meta.db_table}"', "environment_id", where=where)
+    return f"WITH RECURSIVE {reached} SELECT environment_id FROM reached LIMIT %(limit)s"  # noqa: S608 - no text of tenants
+
+
 def _gone(table: type[models.Model], using: str, only: LiteralString) -> Iterator[str]:
-    statement = _SKIP_SCAN.format(table=sql.Identifier(table._meta.db_table), only=sql.SQL(only)).as_string(None)
     found = [""]
-    while found := statements.column(using, statement, {"after": found[-1], "limit": AT_ONCE}):
+    while found := statements.column(using, _statement(table, only), {"after": found[-1], "limit": AT_ONCE}):
         known = set(Environment.objects.filter(pk__in=found).values_list("pk", flat=True))
         for environment_id in found:
             if environment_id not in known and ids.matches("env", environment_id) and schemas.is_gone(environment_id):
