@@ -73,10 +73,8 @@ def to_bytes(record: CachedEndpoint) -> bytes:
 
 def from_bytes(data: bytes | None) -> CachedEndpoint | None:
     """The entry of `to_bytes`; None if it is missing, marked, or of another format."""
-    if data is None or data == revocation.UNCACHED:
-        return None
     try:
-        return CachedEndpoint(*_FORMAT.load(data))
+        return None if data is None else CachedEndpoint(*_FORMAT.load(data))
     except ValueError:
         return None
 

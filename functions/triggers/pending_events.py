@@ -8,11 +8,14 @@ from functions import notify as function_notify
 from functions.models import Function, PendingEvent
 from functions.triggers.event_subscriptions import covers
 from platform_site.background.skip_scan import skip_scan
-from platform_site.postgres import sql_files, statements
+from platform_site.postgres import statements
 from platform_site.postgres.statements import delete_in_batches
 from rows.outbox.models import OutboxEvent
 
-_SQL: Final = sql_files.load(__file__)
+_INSERT: Final = """
+INSERT INTO platform.functions_pendingevent (environment_id, function_id, event_id, sequence)
+SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::bigint[]) ON CONFLICT DO NOTHING
+"""
 REACHED: Final = skip_scan("reached", "platform.functions_pendingevent", "environment_id")
 """A recursive common table expression: the environments with pending events."""
 
@@ -40,7 +43,7 @@ class PendingEventWriter:
         if not self._pending:
             return
         columns = [list(column) for column in zip(*self._pending, strict=True)]
-        statements.execute(self._using, _SQL["insert_pending"], columns)
+        statements.execute(self._using, _INSERT, columns)
         function_notify.after_commit(self._using)
 
 
