@@ -16,7 +16,14 @@ from accounts.oauth import discovery, providers, redirects
 
 
 class _Managed(ReadOnlyAdmin):
-    has_add_permission = has_change_permission = has_delete_permission = ReadOnlyAdmin.has_operate_permission
+    has_add_permission = ReadOnlyAdmin.has_operate_permission
+
+    def has_change_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        """Who controls a provider can sign in to the accounts whose emails it confirms."""
+        is_of_platform = isinstance(obj, IdentityProvider | RedirectUri) and obj.environment_id is None
+        return self.has_manage_staff_permission(request) if is_of_platform else self.has_operate_permission(request)
+
+    has_delete_permission = has_change_permission
 
 
 @admin.register(IdentityProvider)
@@ -41,13 +48,6 @@ class IdentityProviderAdmin(_Managed):
         "authorization_endpoint", "token_endpoint", "userinfo_endpoint", "emails_endpoint", "profile_fields",
         "client_auth", "trusts_email", "sign_up", "enabled",
     )  # fmt: skip
-
-    def has_change_permission(self, request: HttpRequest, obj: object = None) -> bool:
-        """Who controls a provider can sign in to the accounts whose emails it confirms."""
-        is_of_platform = isinstance(obj, IdentityProvider) and obj.environment_id is None
-        return self.has_manage_staff_permission(request) if is_of_platform else self.has_operate_permission(request)
-
-    has_delete_permission = has_change_permission
 
     def changeform_view(self, request: HttpRequest, object_id: str | None = None, *args: Any, **kwargs: Any) -> Any:
         issuer = request.POST.get("issuer", "").strip()

@@ -624,7 +624,7 @@ def test_support_looks_and_operators_act(
     assert provider.client_secret == CLIENT_SECRET
 
 
-def test_only_superusers_manage_the_platforms_own_providers(make_user: Callable[..., User]) -> None:
+def test_only_superusers_manage_sign_in_to_platform_accounts(make_user: Callable[..., User]) -> None:
     roles.sync_groups()
     make_user("boss", is_staff=True)
     vera = make_user("vera")
@@ -648,6 +648,10 @@ def test_only_superusers_manage_the_platforms_own_providers(make_user: Callable[
     assert browser.post(delete, {"post": "yes"}).status_code == 403
     own.refresh_from_db()
     assert (own.client_id, own.trusts_email) == (CLIENT_ID, False)
+    redirects.add(None, APP, actor=audit.SYSTEM)
+    delete = reverse("admin:accounts_redirecturi_delete", args=[RedirectUri.objects.get().pk.replace("_", "_5F")])
+    assert browser.post(delete, {"post": "yes"}).status_code == 403
+    assert redirects.of(None) == [APP]
     browser.force_login(User.objects.get(email="boss@example.com"))
     assert browser.post(page, {"display_name": "G", "client_id": "us2", "scopes": "openid"}).status_code == 302
     assert browser.post(reverse("admin:accounts_identityprovider_add"), form).status_code == 302
