@@ -3,7 +3,7 @@
 -- callers and events is not scanned. Others take the first half of the slots (`functions.quotas.slots`) last. Of
 -- environments with equally many executing runs one is chosen at random: with the longest wait first, several older
 -- backlogs would be worked off before the first run of another environment.
-WITH {waiting}, turns AS (
+WITH {waiting}, candidates AS (
     SELECT due.environment_id, busy.runs, random() AS chance
       FROM waiting
      CROSS JOIN LATERAL (
@@ -23,7 +23,7 @@ WITH {waiting}, turns AS (
      LIMIT 4
 ), next AS (
     SELECT r.id, r.free
-      FROM turns
+      FROM candidates
      CROSS JOIN LATERAL (
            SELECT q.id,
                   (SELECT -free FROM generate_series(1, q.concurrency) free
@@ -31,14 +31,14 @@ WITH {waiting}, turns AS (
                                        WHERE taken.environment_id = q.environment_id AND taken.slot = -free)
                     ORDER BY free <= q.concurrency / 2, random() LIMIT 1) AS free
              FROM platform.functions_run q
-            WHERE q.phase = 'queued' AND q.environment_id = turns.environment_id
+            WHERE q.phase = 'queued' AND q.environment_id = candidates.environment_id
               AND (q.claimed_until IS NULL OR q.claimed_until < now())
               AND EXISTS (SELECT FROM platform.functions_function f WHERE f.id = q.function_id
                              AND f.environment_id IS NOT NULL)
             ORDER BY (q.caller_kind = 'anonymous' OR q.trigger = 'event'), coalesce(q.turn_at, q.created_at) LIMIT 1
               FOR UPDATE OF q SKIP LOCKED) r
      WHERE r.free IS NOT NULL
-     ORDER BY turns.runs, turns.chance
+     ORDER BY candidates.runs, candidates.chance
      LIMIT 1
 )
 UPDATE platform.functions_run r

@@ -39,10 +39,10 @@ SELECT now() AS now,
                  LIMIT %(most)s) AS each) AS queued,
        -- The next runs of both queues: of anonymous callers and events, and of all others (`functions.runs.queue`).
        now() - (SELECT min(next.created_at)
-          FROM waiting CROSS JOIN (VALUES (true), (false)) AS those (are_crowd),
+          FROM waiting CROSS JOIN (VALUES (true), (false)) AS queues (is_of_anonymous),
                LATERAL (SELECT r.created_at FROM platform.functions_run r
                          WHERE r.phase = 'queued' AND r.environment_id = waiting.environment_id
-                           AND (r.caller_kind = 'anonymous' OR r.trigger = 'event') = those.are_crowd
+                           AND (r.caller_kind = 'anonymous' OR r.trigger = 'event') = queues.is_of_anonymous
                          ORDER BY coalesce(r.turn_at, r.created_at) LIMIT 1) AS next) AS queued_age,
        (SELECT count(*) FROM (SELECT 1 FROM platform.functions_run
                                WHERE phase = 'executing' LIMIT %(most)s) AS each) AS executing
