@@ -73,15 +73,6 @@ _COUNT_QUEUED: Final = _QUEUED_OF_ENVIRONMENT.format(environment="%s", most="%s"
 
 
 @dataclass(frozen=True, slots=True)
-class _Everything:
-    """A `rows.events.payloads.Subscriber` that receives all that role `server` may read."""
-
-    id: str = ""
-    filter: Mapping[str, Any] | None = None
-    columns: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class _Decision:
     """The decision about an event: queued runs with this input, or failed runs that never began."""
 
@@ -275,8 +266,8 @@ def _decide(event: OutboxEvent | None, payloads: Payloads, *, is_unwritable: boo
     try:
         if is_unwritable:
             raise ValueError("its run cannot be written")
-        payload = payloads.payload_of(event, json.loads(event.data), _Everything())
-        return replace(decision, input=event_types.body(event, payload or {}))
+        payload = payloads.payload_of(event, json.loads(event.data)) or {}
+        return replace(decision, input=event_types.body(event, payload))
     except Hidden:
         return None
     except TooCostly:

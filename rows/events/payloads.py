@@ -87,8 +87,11 @@ class Payloads:
         """Related rows of the event by hop and key; None: too many."""
         self._now: datetime | None = None
 
-    def payload_of(self, event: OutboxEvent, data: Mapping[str, Any], subscriber: Subscriber) -> dict[str, Any] | None:
-        """None if the subscriber's filter does not match. Raises Hidden, InvalidFilter, TooCostly."""
+    def payload_of(
+        self, event: OutboxEvent, data: Mapping[str, Any], subscriber: Subscriber | None = None
+    ) -> dict[str, Any] | None:
+        """None if the subscriber's filter does not match. Without `subscriber`, all that may be read. Raises Hidden,
+        InvalidFilter, TooCostly."""
         table = data.get("table")
         if event.subject is None or not isinstance(table, str):
             return dict(data)
@@ -108,9 +111,10 @@ class Payloads:
         if subject is None:
             raise Hidden
         facts = Facts(old=readable_old, effort=self._effort)
-        if not self._is_wanted(compiled, subscriber, table, subject, facts):
+        if subscriber is not None and not self._is_wanted(compiled, subscriber, table, subject, facts):
             return None
-        columns = None if subscriber.columns is None else list(subscriber.columns.get(table, []))
+        chosen = None if subscriber is None else subscriber.columns
+        columns = None if chosen is None else list(chosen.get(table, []))
         shown_new, shown_old = select_columns(readable_new, columns), select_columns(readable_old, columns)
         shown = {*(shown_new or {}), *(shown_old or {})}
         changed = [name for name in data.get("changed") or [] if name in shown]
