@@ -82,3 +82,18 @@ def test_the_editor_indents_and_lets_the_keyboard_out(window: Callable[..., Page
     editor.press("Escape")
     editor.press("Tab")
     expect(page.get_by_role("button", name="Deploy")).to_be_focused()
+
+
+def test_the_whole_message_of_a_failed_run_is_in_view(window: Callable[..., Page], served: Up) -> None:
+    page = window()
+    page.goto(f"{enter_console(page, served)}functions/")
+    open_new(page)
+    page.get_by_label("Name", exact=True).fill("fails")
+    message = " ".join(["A long message."] * 20)
+    page.get_by_label(re.compile("^Source")).fill(f"export default () => {{ throw new Error({message!r}); }};")
+    page.get_by_role("button", name="Deploy").click()
+    page.wait_for_url("**/functions/fails")
+    page.get_by_role("button", name="Run", exact=True).click()
+    error = page.locator("pre.wrong")
+    expect(error).to_contain_text(message)
+    assert error.evaluate("each => each.scrollWidth <= each.clientWidth")
