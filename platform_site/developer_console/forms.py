@@ -82,15 +82,15 @@ class Form:
             value = each.shown(self.values.get(each.name))
             if self.submitted is not None and each.kind not in ("password", "secret"):
                 value = each.name in self.submitted if each.kind == "checkbox" else self.submitted.get(each.name, "")
-            yield BoundField(each, f"{self.name}-{each.name}", value, self._errors_of(each.name))
+            yield BoundField(each, f"{self.name}-{each.name}", value, list(self._errors_of(each)))
 
-    def _errors_of(self, name: str) -> list[str]:
-        """With the path, if inside the field's value."""
-        return [
-            each.message if each.field == name else f"{each.field}: {each.message}"
-            for each in (self.refusal.fields if self.refusal else ())
-            if f"{each.field}.".startswith(f"{name}.")
-        ]
+    def _errors_of(self, field: Field) -> Iterator[str]:
+        """With the line or the path, if inside the field's value."""
+        lines = lines_of(self.submitted.get(field.name, "")) if self.submitted and field.kind == "textarea" else []
+        paths = {field.name: "", **{f"{field.name}.{number}": f"{line}: " for number, line in enumerate(lines)}}
+        for each in self.refusal.fields if self.refusal else ():
+            if f"{each.field}.".startswith(f"{field.name}."):
+                yield f"{paths.get(each.field, f'{each.field}: ')}{each.message}"
 
     @property
     def other_errors(self) -> list[FieldError]:

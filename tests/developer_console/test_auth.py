@@ -206,6 +206,8 @@ def test_sign_up_and_redirect_uris_are_saved(tracker: Tracker, desk: Desk) -> No
     uris["fingerprint"] = fingerprint(desk.get("auth/sign-up"), 1)
     refused = desk.post("auth/sign-up", uris | {"redirect_uris": "https://*.example/"})
     assert 'id="redirects-redirect_uris-problem"' in refused.content.decode()
+    refused = desk.post("auth/sign-up", uris | {"redirect_uris": "https://a.example/in\r\n\r\nhttp://b.example/\r\n"})
+    assert "http://b.example/: http:// is allowed only for localhost" in text_of(refused)
     assert tracker.get("owner", "/redirect-uris").json["redirect_uris"] == ["https://a.example/in"]
 
 
