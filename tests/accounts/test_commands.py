@@ -101,6 +101,8 @@ def test_without_a_terminal_a_command_names_the_ways_that_it_has(una: User, monk
         (["create_user", "{production}", "a@example.com", "--no-password", "--role", "server"], "role"),
         (["create_user", "{production}", "a@example.com", "--no-password", "--claims", "[]"], "object"),
         (["create_user", "{production}", "a@example.com", "--no-password", "--claims", "{"], "JSON"),
+        (["create_user", "{production}", "a@example.com", "--no-password", "--claims", '{"a": NaN}'], "NaN"),
+        (["create_user", "{production}", "a@example.com", "--no-password", "--claims", '{"a": "\\u0000"}'], "NUL"),
         (["issue_key", "CI"], "required"),
         (["issue_key", "CI", "--environment", "{production}"], "--scopes"),
         (["issue_key", "CI", "--account", "alice@example.com"], "--scopes"),

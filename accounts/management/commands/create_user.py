@@ -1,21 +1,14 @@
-import json
-from argparse import ArgumentParser, ArgumentTypeError
+import os
+from argparse import ArgumentParser
 from typing import Any
+
+from django.core.management.base import CommandError
 
 from accounts import audit
 from accounts.api import serializers
 from accounts.management import terminal
 from accounts.users import service as user_service
-
-
-def _claims(text: str) -> dict[str, Any]:
-    try:
-        claims = json.loads(text)
-    except ValueError as error:
-        raise ArgumentTypeError(f"not JSON: {error}") from None
-    if not isinstance(claims, dict):
-        raise ArgumentTypeError("must be a JSON object")
-    return claims
+from platform_site.http import bodies
 
 
 class Command(terminal.Command):
@@ -26,11 +19,15 @@ class Command(terminal.Command):
         parser.add_argument("email", help="email to sign in with")
         parser.add_argument("--name", help="display name")
         parser.add_argument("--role", help="role for rules, such as editor")
-        parser.add_argument("--claims", type=_claims, help='claims for rules, a JSON object such as \'{"team": "a"}\'')
+        parser.add_argument("--claims", help='claims for rules, a JSON object such as \'{"team": "a"}\'')
         terminal.add_password_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         pool_id = terminal.environment_ref_named(options["environment"]).pool_id
+        if options["claims"] is not None:
+            options["claims"] = bodies.read(os.fsencode(options["claims"]))
+            if not isinstance(options["claims"], dict):
+                raise CommandError("--claims must be a JSON object.")
         values = terminal.validated_options(serializers.UserFields, options)
         user = user_service.create_user(
             pool_id=pool_id, password=terminal.read_password(options), actor=audit.SYSTEM, **values
