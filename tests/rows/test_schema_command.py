@@ -117,6 +117,9 @@ class TestInThisProcess:
                 schema("apply", environment.environment_id, write(text))
         with pytest.raises(CommandError, match="cannot be read"):
             schema("apply", environment.environment_id, "/nowhere/schema.json")
+        long = {"tables": {"a": {"columns": {"x": {"type": "json", "default": 10**24}}}}}
+        with pytest.raises(CommandError, match="more than 64 bits"):
+            schema("apply", environment.environment_id, write(long))
 
     def test_history_and_the_way_back(self, environment: EnvironmentRef, write: Any) -> None:
         assert schema("history", environment.environment_id)[1] == "No schema was applied yet.\n"

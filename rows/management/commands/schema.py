@@ -12,7 +12,7 @@ from django.core.management.base import CommandError
 from django.db import Error as DatabaseError
 
 from accounts import audit
-from accounts.management.terminal import ENVIRONMENT, environment_ref_named
+from accounts.management.terminal import ENVIRONMENT, environment_ref_named, validated
 from platform_site.cli import base
 from platform_site.cli.argument_types import whole_number
 from platform_site.cli.base import confirmed_by_name, counted
@@ -21,6 +21,7 @@ from platform_site.http.fields import timestamp
 from platform_site.identity.callers import EnvironmentRef
 from platform_site.postgres import sqlstates
 from projects.errors import NoSuchEnvironment
+from rows.api.schema_serializers import SchemaChange
 from rows.migrate import concurrent_indexes
 from rows.migrate import service as schema_service
 from rows.migrate import versions as schema_versions
@@ -287,4 +288,5 @@ def _named_value(text: str) -> tuple[str, Any]:
 
 
 def _document(name: str) -> object:
-    return bodies.read(base.read_file(name), long_floats="refused")
+    document = bodies.read(base.read_file(name), long_floats="refused")
+    return validated(SchemaChange, {"document": document})["document"]
