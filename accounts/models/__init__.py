@@ -232,7 +232,7 @@ class AuditEntry(models.Model):
 
     @property
     def shown_detail(self) -> dict[str, Any]:
-        """Receivers' URLs as scheme and host: the rest, which earlier releases stored, is often a credential."""
+        """Receivers' URLs as scheme and host: older entries have the rest, which is often a credential."""
         detail: dict[str, Any] = self.detail
         url = detail.get("url")
         if not isinstance(url, str):
