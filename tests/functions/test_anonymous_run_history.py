@@ -265,7 +265,7 @@ def test_the_inputs_that_wait_have_a_bound_of_their_own(
     [small] = queued(open_to_all, "visitor", 1)
     refused = invoke(open_to_all, "sum", {"a": LARGE}, who="visitor", headers={"Prefer": "respond-async"})
     assert (refused.status, refused.error, refused.headers["Retry-After"]) == (429, "rate_limited", "10")
-    assert str(MOST) in refused.json["error"]["message"]
+    assert f"{MOST:,}" in refused.json["error"]["message"]
     assert waiting.count() == 13, "what is refused is no run"
     used = open_to_all.get("owner", "/limits").json["limits"]["visitor_queued_bytes"]
     assert used == {"limit": MOST, "used": 10 * (MOST // 10 - 100) + len('{"a":1,"b":1}')}
