@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from copy import copy, deepcopy
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final
 
@@ -204,6 +205,11 @@ class Serializer(serializers.Serializer[Any]):
         super().__init_subclass__(**kwargs)
         cls._declared_fields = {name.removesuffix("_"): field for name, field in cls._declared_fields.items()}
 
+    def get_fields(self) -> dict[str, Any]:
+        """Binding only sets attributes, so a shallow copy is enough, unless a field has others in it, which know it as
+        their parent. DRF constructs each field anew, which took a fifth of the time of `POST /v1/auth/token`."""
+        return {name: _copied(field) for name, field in self._declared_fields.items()}
+
     def to_internal_value(self, data: Any) -> Any:
         if not isinstance(data, dict):
             raise ValidationError(
@@ -225,6 +231,11 @@ class Serializer(serializers.Serializer[Any]):
         known = ", ".join(name for name, field in self.fields.items() if not field.read_only)
         message = str(self.error_messages["unknown_field"]).format(known=known)
         return {name[:100] or NO_FIELD: [ErrorDetail(message, "unknown_field")] for name in names[:100]}
+
+
+def _copied(field: serializers.Field[Any, Any, Any, Any]) -> Any:
+    has_children = isinstance(field, serializers.BaseSerializer) or hasattr(field, "child")
+    return deepcopy(field) if has_children else copy(field)
 
 
 _OWN_CODES: Final = {

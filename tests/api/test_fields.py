@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from platform_site.http import fields
 from tests.support.client import Api
 
 pytestmark = pytest.mark.usefixtures("things")
@@ -103,3 +104,25 @@ def test_right_values_arrive_as_they_are(api: Api) -> None:
 
 def test_an_integer_may_be_written_as_a_whole_float(api: Api) -> None:
     assert api.post("/v1/test/things", token="good", body=b'{"name": "x", "size": 5.0}').json["size"] == 5
+
+
+class Inner(fields.Serializer):
+    name = fields.CharField()
+
+
+class Outer(fields.Serializer):
+    name = fields.CharField()
+    inner = Inner()
+    inners = Inner(many=True)
+    names = fields.ListField(child=fields.CharField())
+
+
+def test_serializers_of_one_class_share_no_field() -> None:
+    one, other = Outer(context={"of": "one"}), Outer(context={"of": "other"})
+    for serializer, name in ((one, "one"), (other, "other")):
+        found = serializer.fields
+        children = [found["inner"].fields["name"], found["inners"].child.fields["name"], found["names"].child]
+        for field in (*found.values(), *children):
+            assert (field.root, field.context) == (serializer, {"of": name})
+    assert all(field is not other.fields[name] for name, field in one.fields.items())
+    assert all(field.parent is None for field in Outer._declared_fields.values())
