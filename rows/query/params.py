@@ -11,7 +11,7 @@ from rows.rules.conditions import Path
 from rows.rules.grammar import MAX_HOPS
 from rows.rules.name_resolver import NameResolver, shown, user_column
 from rows.schema.identifiers import did_you_mean
-from rows.schema.model import ID, SQL_TYPES, Hop
+from rows.schema.model import ID, SQL_TYPES, UNORDERED_TYPES, Hop
 from rows.schema.types import Type
 
 MAX_ORDER: Final = 3
@@ -120,7 +120,7 @@ def order_key(text: str, table: str, resolver: NameResolver) -> OrderKey:
     column = resolver.column(table, name)
     if column is None:
         raise _unknown_order(text, name, resolver.columns(table))
-    if column.type in ("json", "text[]"):
+    if column.type in UNORDERED_TYPES:
         raise refusal("order", text, "invalid", f"a {column.type} column has no order.")
     descending = direction == "desc"
     null = column.null or bool(hops)

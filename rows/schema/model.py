@@ -50,6 +50,8 @@ SQL_TYPES: Final[Mapping[ColumnType, Type]] = MappingProxyType(
     }
 )
 """By column type, for casts of values. A cast with a length would truncate."""
+UNORDERED_TYPES: Final = frozenset[ColumnType]({"json", "text[]"})
+"""Their columns are in no order, index, unique or group."""
 DEFAULT_ID_PREFIX: Final = "row_"
 NOW: Final = "$now"
 RANDOM: Final = "$uuid"

@@ -13,6 +13,7 @@ from rows.schema.model import (
     ACTIONS,
     DEFAULT_ID_PREFIX,
     IMPLICIT,
+    UNORDERED_TYPES,
     Action,
     Column,
     Hop,
@@ -42,7 +43,6 @@ _RULE_KEYS: Final[Mapping[Action, tuple[str, ...]]] = {
 
 _ID_PREFIX: Final = re.compile(r"[a-z][a-z0-9_]{0,14}_", re.ASCII)
 _INDEX_KEY: Final = re.compile(r"(-?)([a-z][a-z0-9_]*)(?:\.(asc|desc))?(?:\.(nullsfirst|nullslast))?", re.ASCII)
-_UNINDEXABLE: Final = frozenset({"json", "text[]"})
 Key = TypeVar("Key", Column, IndexKey)
 
 
@@ -124,7 +124,7 @@ class TableReader:
             return None
         name = self.spelled[raw]
         column = self.columns.get(name) or next((c for c in IMPLICIT if c.name == name), None)
-        if column and column.type in _UNINDEXABLE:
+        if column and column.type in UNORDERED_TYPES:
             self.reader.fail(path, "invalid", f"a column of type {column.type} cannot be unique or indexed")
             return None
         return column

@@ -3,6 +3,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from platform_site.http import exact_json
+from rows.schema.model import UNORDERED_TYPES
 
 LONGEST_CELL: Final = 200
 _OWN: Final = {"id": "text", "created_at": "timestamp", "updated_at": "timestamp"}
@@ -23,6 +24,10 @@ class Column:
     @property
     def is_link(self) -> bool:
         return self.type in ("reference", "user")
+
+    @property
+    def has_order(self) -> bool:
+        return self.type not in UNORDERED_TYPES
 
     @property
     def is_read_only(self) -> bool:

@@ -14,7 +14,7 @@ from rows.query.params import OrderKey
 from rows.rules.conditions import Filter, Path
 from rows.rules.name_resolver import InvalidCondition, NameResolver
 from rows.schema.identifiers import did_you_mean
-from rows.schema.model import EMPTY, SQL_TYPES, Column, ColumnType, Hop
+from rows.schema.model import EMPTY, SQL_TYPES, UNORDERED_TYPES, Column, ColumnType, Hop
 
 MAX_KEYS: Final = 4
 MAX_GROUPS: Final = 1_000
@@ -25,7 +25,7 @@ DATE_PARTS: Final = ("hour", "day", "week", "month", "year")
 Kind = Literal["key", "count", "count_distinct", "sum", "avg", "min", "max"]
 
 _NUMBERS: Final[tuple[ColumnType, ...]] = ("integer", "decimal", "float")
-_KEYS: Final[tuple[ColumnType, ...]] = tuple(type_ for type_ in SQL_TYPES if type_ not in ("json", "text[]"))
+_KEYS: Final[tuple[ColumnType, ...]] = tuple(type_ for type_ in SQL_TYPES if type_ not in UNORDERED_TYPES)
 TAKES: Final[Mapping[str, tuple[ColumnType, ...]]] = {
     "count_distinct": _KEYS,
     "sum": _NUMBERS,
