@@ -55,13 +55,29 @@ def test_a_revoked_session_is_401_in_every_process(served: Up, over_http: Api, s
     assert ask_all(served, token) == {401}
 
 
+def left_of(answer: Answer, policy: str) -> int:
+    """What is left of the limit."""
+    return int(re.findall(rf'"{policy}";r=(\d+)', answer.headers["RateLimit"])[0])
+
+
 def test_a_repeated_refresh_has_one_successor_and_counts_once(over_http: Api, sign_in: Callable[[], Answer]) -> None:
     """The first is answered on the event loop, each repetition begins there and is answered in a thread."""
     body = {"grant_type": "refresh_token", "refresh_token": sign_in().json["refresh_token"]}
     answers = [over_http.post("/v1/auth/token", json=body) for _ in range(4)]
     assert [answer.status for answer in answers] == [200] * 4
     assert len({answer.json["refresh_token"] for answer in answers}) == 1
-    left = [int(re.findall(r"r=(\d+)", answer.headers["RateLimit"])[0]) for answer in answers]
+    left = [left_of(answer, "refresh") for answer in answers]
+    assert [one - other for one, other in pairwise(left)] == [1, 1, 1] or left[-1] > left[0]  # a new minute began
+
+
+@pytest.mark.parametrize("of_platform", [False, True])
+def test_guesses_that_look_like_refreshes_are_counted(served: Up, over_http: Api, of_platform: bool) -> None:
+    """They begin on the event loop, too: the repetition in a thread must not be free."""
+    where = {} if of_platform else {"environment": served.facts["environments"]["production"]}
+    body = {"grant_type": "password", "email": f"guess-{of_platform}@example.com", "password": "refresh_token"}
+    answers = [over_http.post("/v1/auth/token", json=body, **where) for _ in range(4)]
+    assert [answer.status for answer in answers] == [400] * 4
+    left = [left_of(answer, "sign-in") for answer in answers]
     assert [one - other for one, other in pairwise(left)] == [1, 1, 1] or left[-1] > left[0]  # a new minute began
 
 
