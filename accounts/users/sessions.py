@@ -154,7 +154,7 @@ def _rotation() -> PreparedStatement:
 
 
 def _refresh_in_transaction(offered: RefreshToken, device: Device) -> Grant:
-    """Of a token that was not the current one, or whose project was suspended."""
+    """Refresh with a token that was not the current one, or whose project was suspended."""
     found = None
     with transaction.atomic():
         session = (

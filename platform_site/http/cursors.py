@@ -23,7 +23,7 @@ Fact = str | int | bool | None | Sequence["Fact"]
 MAX_CHARACTERS: Final = 8192
 """A request line is long enough for it."""
 _TIME: Final = "t"
-"""Of a pair with a time, which JSON does not have."""
+"""Marks a pair as a time, which JSON does not have."""
 
 
 class CursorTooLong(ValueError):

@@ -45,8 +45,8 @@ def _statement(table: type[models.Model], only: LiteralString) -> str:
 
 
 def _gone(table: type[models.Model], using: str, only: LiteralString) -> Iterator[str]:
-    found = [""]
-    while found := statements.column(using, _statement(table, only), {"after": found[-1], "limit": AT_ONCE}):
+    statement, found = _statement(table, only), [""]
+    while found := statements.column(using, statement, {"after": found[-1], "limit": AT_ONCE}):
         known = set(Environment.objects.filter(pk__in=found).values_list("pk", flat=True))
         for environment_id in found:
             if environment_id not in known and ids.matches("env", environment_id) and schemas.is_gone(environment_id):

@@ -32,7 +32,7 @@ PASSWORD = "correct horse battery staple"
 FUNCTION = "export default async (input) => ({ sum: input.a + input.b });"
 ARRIVALS = 100
 FASTEST_REFRESH = 4_000
-"""1/s; it takes so many tokens."""
+"""An upper bound in 1/s: each request needs a token of its own."""
 
 
 def sign_in(on: Stage, seconds: float) -> Iterator[Figures]:

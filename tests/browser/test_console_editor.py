@@ -49,7 +49,7 @@ def test_colours_follow_the_text(window: Callable[..., Page], served: Up, width:
 def test_an_editor_says_how_the_keyboard_leaves_it(window: Callable[..., Page], served: Up) -> None:
     page = window()
     page.goto(f"{enter_console(page, served)}functions/sum")
-    source, keys = page.get_by_label("Source", exact=True), "Esc, Tab leaves."
+    source, keys = page.get_by_label("Source", exact=True), "Press Esc, then Tab to leave."
     expect(source).to_have_accessible_description(keys)
     source.focus()
     expect(page.get_by_text(keys).first).to_be_visible()

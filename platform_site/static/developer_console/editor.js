@@ -41,7 +41,7 @@ function colourEditors() {
     copy.setAttribute("aria-hidden", "true");
     const keys = document.createElement("small");
     keys.id = `${field.id}-keys`;
-    keys.textContent = "Esc, Tab leaves.";
+    keys.textContent = "Press Esc, then Tab to leave.";
     field.setAttribute("aria-describedby", `${field.getAttribute("aria-describedby") ?? ""} ${keys.id}`.trim());
     holder.append(copy, field, keys);
     field.addEventListener("input", () => paint(field, copy));
