@@ -10,6 +10,7 @@ import pytest
 from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
 
+from platform_site.developer_console.branches.source_diffs import MAX_LINES
 from projects.models import Environment
 from tests.developer_console.conftest import DOCUMENT, Desk, desk_at, without_token
 from tests.rows.conftest import Tracker
@@ -260,6 +261,29 @@ def test_a_conflict_is_resolved(branched: Branched, choice: str, value: str) -> 
         assert branched.ask("apply", **hidden(resolved), **choices).status_code == 200
         assert "functions.digest.source" not in text_of(branched.ask()), "the conflict is settled"
     assert value in branched.function()["source"]
+
+
+def test_a_plan_shows_the_diff_of_each_source(branched: Branched) -> None:
+    branched.call("PUT", "/functions/fresh", {"source": f"// new\n{SOURCE}"}, branched.branch)
+    branched.deploy(branched.branch, f"// <b>\n{SOURCE}")
+    planned = branched.ask().content.decode()
+    details = re.findall(r"<details>\s*<summary>(Source[^<]*)</summary>(.*?)</details>", planned, re.DOTALL)
+    assert [title for title, _ in details] == ["Source: 3 lines added, 0 removed", "Source: 1 line added, 0 removed"]
+    assert '<span class="ins">+// &lt;b&gt;</span>' in planned
+    assert '<span class=""> export default () =&gt; {};</span>' in planned
+    assert '<span class="ins">+// new</span>' in planned
+    branched.deploy(branched.branch, "//\n" * MAX_LINES + SOURCE)
+    assert "The source is too long to compare here." in text_of(branched.ask())
+
+
+def test_a_plan_to_go_back_shows_the_diff_of_a_source(branched: Branched) -> None:
+    branched.deploy(branched.branch, "export default () => 2;\n")
+    planned = branched.ask()
+    branched.ask("apply", **hidden(planned))
+    into = {"into": branched.desk.environment_id, "version": hidden(planned)["replaced"]}
+    back = branched.desk.post("branches/merge", {"action": "plan", **into}).content.decode()
+    assert '<span class="del">-export default () =&gt; 2;</span>' in back
+    assert '<span class="ins">+export default () =&gt; {};</span>' in back
 
 
 def test_what_the_target_removed_is_merged_if_chosen(branched: Branched) -> None:

@@ -8,8 +8,10 @@ from typing import Any, Final
 
 from django.http import HttpResponse
 
-from platform_site.config import versions
+from platform_site.config import stored_plans, versions
 from platform_site.developer_console import forms
+from platform_site.developer_console.branches import source_diffs
+from platform_site.developer_console.branches.source_diffs import SourceDiff
 from platform_site.developer_console.frame import Console, environment_of, page
 from platform_site.http.errors import ApiError, ValidationFailed
 from projects.directory.environments import environment_ref
@@ -88,13 +90,27 @@ def _plan(console: Console, form: MergeForm) -> dict[str, Any]:
     submitted = console.request.POST
     confirmed = submitted.getlist("confirm") if submitted.get("fingerprint") == plan["fingerprint"] else []
     changes = plan["changes"]
+    diffs = _source_diffs(console, form.into["id"], plan)
     for change in changes:
+        change["source_diff"] = diffs.get(change["path"])
         change["name"] = change["operation"] or change["path"]
         change["is_confirmed"] = change["name"] in confirmed
     plan["groups"] = [
         (title, of_kind) for kind, title in _GROUPS if (of_kind := [each for each in changes if each["kind"] == kind])
     ]
     return plan
+
+
+def _source_diffs(console: Console, into_id: str, plan: Mapping[str, Any]) -> dict[str, SourceDiff]:
+    environment = environment_ref(into_id)
+    if environment is None or not any(each["path"].startswith("functions.") for each in plan["changes"]):
+        return {}
+    query = {"parts": "functions"}
+    try:
+        now = console.client.call("GET", "/v1/config", query=query, environment=into_id)["config"]["functions"]
+    except ApiError:  # the sources are too large in total
+        return {}
+    return source_diffs.by_path(now, stored_plans.find(environment, plan["plan"]).document.get("functions", {}))
 
 
 def _apply(console: Console, form: MergeForm) -> dict[str, Any]:
