@@ -328,6 +328,26 @@ def test_settings_of_trust_are_included_and_confirmed(branched: Branched) -> Non
     assert branched.function()["allowed_hosts"] == ["evil.example.com"]
 
 
+def test_what_the_plan_leaves_out_is_included_by_its_box(branched: Branched) -> None:
+    made = branched.call("POST", "/webhooks", {"url": "https://example.com/", "events": ["tasks.*"]}, branched.branch)
+    branched.call("PATCH", f"/webhooks/{made['id']}", {"name": "crm"}, branched.branch)
+    branched.deploy(branched.branch, SOURCE, allowed_hosts=["example.com"])
+
+    def left_out(page: Any) -> list[str]:
+        plan = page.content.decode().partition('id="plan"')[2]
+        return re.findall(r'name="include" value="([^"]+)"', plan)
+
+    planned = branched.ask()
+    assert left_out(planned) == ["functions.digest.allowed_hosts", "webhooks.crm"]
+    assert "The plan does not merge these: a new webhook is not created" in text_of(planned)
+    changed = branched.ask("apply", **hidden(planned), include="webhooks.crm")
+    assert "The form was changed after the plan." in text_of(changed)
+    chosen = branched.ask(include="webhooks.crm")
+    assert left_out(chosen) == ["functions.digest.allowed_hosts"]
+    assert 'value="webhooks.crm.url"' in chosen.content.decode(), "its URL is to be confirmed"
+    assert "Left out" not in text_of(branched.ask(include=["webhooks.crm", "functions.digest"]))
+
+
 def test_functions_and_webhooks_of_the_source_can_be_included(branched: Branched) -> None:
     for name in ("crm", None):
         webhook = {"url": "https://example.com/", "events": ["tasks.*"]}

@@ -136,7 +136,8 @@ def _context(console: Console, form: MergeForm, context: dict[str, Any]) -> dict
     refused_fields = [] if console.refusal is None else console.refusal.fields
     open_paths = [each["path"] for each in plan.get("conflicts", [])]
     decided = [each for each in form.resolve.items() if each[0] not in open_paths]
-    kept = [each for each in plan.get("warnings", []) if each["code"] == "kept"]
+    warnings = plan.get("warnings", [])
+    kept = [each for each in warnings if each["code"] == "kept"]
     for number, warning in enumerate(kept, len(open_paths) + len(decided)):
         warning["number"] = number
     return {
@@ -149,6 +150,8 @@ def _context(console: Console, form: MergeForm, context: dict[str, Any]) -> dict
         "stored": _stored(console, form),
         "resolved": [(number, *each) for number, each in enumerate(decided, len(open_paths))],
         "kept": kept,
+        "left_out": [each for each in warnings if each["code"] == "not_included"],
+        "warnings": [each for each in warnings if each["code"] != "not_included"],
     }
 
 
