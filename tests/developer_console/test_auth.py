@@ -237,6 +237,24 @@ def test_a_provider_is_added_by_preset_and_edited(tracker: Tracker, desk: Desk) 
     assert desk.get(path).status_code == 404
 
 
+def test_a_provider_without_its_client_secret_is_marked(tracker: Tracker, desk: Desk) -> None:
+    public = {"name": "public", "preset": "gitlab", "client_id": "id"}
+    assert tracker.call("owner", "POST", "/identity-providers", json=public).status == 201
+    assert "needs a client secret" not in text_of(desk.get("auth/providers")), "GitLab has public clients"
+    made = desk.post("auth/providers", {"action": "new", "preset": "google", "client_id": "id"})
+    page = text_of(desk.get("auth/providers"))
+    assert "needs a client secret" in page
+    assert page.count("enabled") == 1
+    provider = made["Location"].removeprefix(desk.url())
+    page = desk.get(provider)
+    assert "<code>error_code=provider_refused</code>" in text_of(page)
+    values = {"display_name": "Google", "issuer": "https://accounts.google.com", "client_id": "id", "enabled": "on"}
+    values |= {"scopes": "openid\nemail\nprofile", "sign_up": "on", "client_secret": "s"}
+    saved = desk.post(provider, {"action": "edit", "fingerprint": fingerprint(page), **values})
+    assert "The provider is saved." in text_of(saved)
+    assert "needs a client secret" not in text_of(saved)
+
+
 @pytest.mark.parametrize(
     ("values", "field"),
     [

@@ -44,6 +44,18 @@ _OPTIONS: Final = (
     Field("trusts_email", "Trust emails that it does not mark as verified: only your own directory", "checkbox"),
     Field("enabled", "Enabled", "checkbox"),
 )
+_WITH_SECRETS: Final = frozenset(
+    PRESETS[name].get("issuer") or PRESETS[name]["authorization_endpoint"] for name in ("google", "apple", "github")
+)
+"""Issuers or endpoints without public clients."""
+
+
+def _needs_secret(provider: dict[str, Any]) -> bool:
+    """Whether sign-ins fail until a client secret is set."""
+    if provider["has_client_secret"] or provider["client_auth"] == "none":
+        return False
+    where = provider["issuer"] or provider["authorization_endpoint"]
+    return provider["client_auth"] is not None or where in _WITH_SECRETS
 
 
 def _fields(provider: dict[str, Any]) -> tuple[Field, ...]:
@@ -79,7 +91,7 @@ def _add(console: Console) -> HttpResponse:
 
 @page("auth", {"new": _add})
 def providers(console: Console) -> HttpResponse:
-    found = console.listed("/v1/identity-providers")
+    found = [each | {"needs_secret": _needs_secret(each)} for each in console.listed("/v1/identity-providers")]
     form = forms.form_of(console, "new", _NEW, {"preset": "google"})
     return render(console, "console/providers.html", "Providers", {"providers": found, "form": form})
 
@@ -91,4 +103,5 @@ def provider(console: Console, provider_id: str) -> HttpResponse:
     # The page shows every error in its one form.
     submitted = console.request.POST if console.refusal else None
     form = Form("edit", fields, current, console.refusal, submitted, forms.fingerprint_of(fields, current))
-    return render(console, "console/provider.html", "", {"provider": current, "form": form})
+    context = {"provider": current, "needs_secret": _needs_secret(current), "form": form}
+    return render(console, "console/provider.html", "", context)
