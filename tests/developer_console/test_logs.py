@@ -210,10 +210,12 @@ def test_the_timeline_names_no_staff_and_no_secret_of_a_url(tracker: Tracker, de
 
 def test_a_viewer_reads_neither_log(desk_of: Callable[[str], Desk]) -> None:
     viewer = desk_of("viewer")
-    for path in ("logs", "logs/audit"):
+    for path, roles in (("logs", "developers and owners"), ("logs/audit", "owners")):
         answer = viewer.get(path)
         assert answer.status_code == 403
         assert "You don't have access" in text_of(answer)
+        assert f"Your role in this project is viewer. This page is for {roles}: an owner" in text_of(answer)
+        assert f'<a href="{viewer.url("logs/timeline")}">timeline</a>' in text_of(answer)
         assert 'id="sidebar"' in answer.content.decode()
 
 
