@@ -227,7 +227,7 @@ def page(section: str, actions: Mapping[str, Action] | None = None) -> Callable[
                 if actions is not None and request.method == "POST":
                     response = console.submit(actions, kwargs)
                 return response or view(console, **kwargs)
-            except (Forbidden, NotFound, ProjectSuspended) as refusal:
+            except (Forbidden, NotFound, ProjectSuspended, ValidationFailed) as refusal:
                 return console.render("console/not_shown.html", {"refusal": refusal}, refusal.status)
 
         return wrapped

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.developer_console.conftest import Desk
+from tests.rows.conftest import Tracker
 
 pytestmark = pytest.mark.django_db(transaction=True, databases="__all__")
 HTMX = {"HX-Request": "true"}
@@ -41,3 +42,30 @@ def test_what_is_not_found_keeps_the_menu_of_the_project(desk: Desk) -> None:
         shown = answer.content.decode()
         assert "<h1>Not found</h1>" in shown, path
         assert f'href="{desk.url("functions/")}"' in shown, path
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "auth/?find=a",
+        "auth/invitations?",
+        "functions/?",
+        "functions/digest/versions?",
+        "webhooks/{webhook}/deliveries?status=pending",
+        "logs?status=4xx",
+        "logs/audit?action=key.issued",
+        "tables/tasks?order=title.asc",
+    ],
+)
+def test_a_cursor_of_another_list_leads_back_to_the_first_page(tracker: Tracker, desk: Desk, path: str) -> None:
+    webhook = tracker.post("owner", "/webhooks", {"url": "https://example.com/", "events": ["*"]}).json["id"]
+    source = {"source": "export default () => {};"}
+    assert tracker.call("owner", "PUT", "/functions/digest", json=source).status == 201
+    path = path.format(webhook=webhook)
+    answer = desk.get(f"{path}&cursor=stale")
+    page = answer.content.decode()
+    assert answer.status_code == 422
+    assert 'id="sidebar"' in page
+    query = path.partition("?")[2]
+    assert f'<a href="?{query}">Start over</a>' in page.replace('href=""', 'href="?"')
+    assert desk.get(path).status_code == 200
