@@ -228,6 +228,18 @@ def test_a_refused_table_keeps_its_form(
     assert f">\n{columns}</textarea>" in text_of(kept)
 
 
+@pytest.mark.parametrize(("name", "said"), [("", "Write a name."), ("A-b", "must be 1-48"), ("tasks", "already")])
+def test_all_errors_of_a_new_table_come_at_once(desk: Desk, name: str, said: str) -> None:
+    columns = "a text(5)\nb strin\nlist reference(nothing)\nid text"
+    page = text_of(plan(desk, DOCUMENT, action="add-table", table=name, columns=columns))
+    assert re.search(rf'id="new-table-table-problem"[^>]*>\s*<p><bdi>[^<]*{said}', page)
+    found = re.search(r'id="new-table-columns-problem"[^>]*>(.*?)</div>', page, re.DOTALL)
+    assert found
+    errors = re.findall("<bdi>([^:]+):", found[1])
+    assert errors == ["a text(5)", "b.type", "id", "list.to"]
+    assert "new_table_0" not in page
+
+
 def test_a_viewer_reads_it_and_changes_nothing(tracker: Tracker, desk_of: Callable[[str], Desk]) -> None:
     viewer = desk_of("viewer")
     page = text_of(viewer.get("schema"))

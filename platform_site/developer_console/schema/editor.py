@@ -157,20 +157,24 @@ class Editor:
             self.current = self.console.api("GET", plans.PATH)
 
     def _add_table(self) -> None:
-        name, before = self.submitted.get("table", "").strip(), self.text
-        draft = drafts.read(before)
+        draft, before = drafts.read(self.text), self.text
+        planned: ApiError | None = None
         try:
-            self.text = new_table.add_to(draft, self.submitted)
+            name, errors = new_table.add_to(draft, self.submitted)
         except ValidationFailed as refusal:
             self.table_form.refusal, self.table_form.submitted = refusal, self.submitted
             return
+        self._write(draft)
         try:
             self._plan()
         except ApiError as refusal:
-            self.text = before
-            self.table_form.refusal = new_table.own_errors(refusal, name)
-            if self.table_form.refusal is None:
-                self.refuse(refusal)
+            planned = refusal
+        if errors or planned:
+            self.text, self.plan = before, None
+            self.table_form.refusal = refused = new_table.refusal_of(errors, planned, name)
+            self.table_form.submitted = self.submitted
+            if planned and (refused is None or refused.fields == errors):
+                self.refuse(planned)
             return
         self.table = name
         self.table_form.submitted = None

@@ -1,12 +1,13 @@
 """The form that adds a table to the draft: its columns are lines such as `total decimal(10,2)`."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any, Final
 
 from platform_site.developer_console.forms import Field, integer_of, lines_of
-from platform_site.http import exact_json
 from platform_site.http.errors import ApiError, FieldError, ValidationFailed
+from rows.schema import identifiers
 from rows.schema.document_checks import DocumentPath
 from rows.schema.model import SQL_TYPES
 
@@ -16,6 +17,7 @@ _COLUMN: Final = re.compile(
     re.ASCII,
 )
 _WITH_SETTINGS: Final = {"decimal": "decimal(10,2)", "enum": "enum(open,done)", "reference": "reference(table)"}
+_REFUSED: Final = "No table was added."
 _EXAMPLE: Final = "state enum(open,done)"
 FIELDS: Final = (
     Field("table", "Name"),
@@ -30,15 +32,19 @@ FIELDS: Final = (
 )
 
 
-def add_to(document: dict[str, Any], submitted: Mapping[str, str]) -> str:
-    """The text of the document with the table. Raises ValidationFailed."""
+def add_to(document: dict[str, Any], submitted: Mapping[str, str]) -> tuple[str, list[FieldError]]:
+    """Add the table to the document, and return its name there and what is wrong with the form. Lines with errors are
+    left out, and a wrong name is replaced, so that the API finds the other errors. Raises ValidationFailed."""
     name, tables = submitted.get("table", "").strip(), document.get("tables")
-    errors = []
     if not isinstance(tables, dict):
-        errors.append(("table", "The document has no tables."))
-    elif not name or name in tables:
+        raise ValidationFailed(_REFUSED, fields=[FieldError("table", "invalid", "The document has no tables.")])
+    errors = []
+    if not name or name in tables:
         errors.append(("table", f"There is a table {name} already." if name else "Write a name."))
+    elif problem := identifiers.problem(name):
+        errors.append(("table", f"The name {problem}."))
     columns: dict[str, Any] = {}
+    wrong_name = bool(errors)
     for line in lines_of(submitted.get("columns", "")):
         found = _COLUMN.fullmatch(" ".join(line.split()))
         if found is None or not _has_its_settings(found):
@@ -47,10 +53,10 @@ def add_to(document: dict[str, Any], submitted: Mapping[str, str]) -> str:
             errors.append(("columns", f"{line}: there is a column {found['name']} already."))
         else:
             columns[found["name"]] = _column(found)
-    if errors:
-        raise ValidationFailed("No table was added.", fields=[FieldError(at, "invalid", text) for at, text in errors])
-    document["tables"][name] = {"columns": columns}
-    return exact_json.dumps(document, indent=True)
+    if wrong_name:
+        name = next(each for number in count() if (each := f"new_table_{number}") not in tables)
+    tables[name] = {"columns": columns}
+    return name, [FieldError(at, "invalid", text) for at, text in errors]
 
 
 def _settings(found: re.Match[str]) -> list[str]:
@@ -77,14 +83,14 @@ def _column(found: re.Match[str]) -> dict[str, Any]:
     return column
 
 
-def own_errors(refusal: ApiError, name: str) -> ApiError | None:
-    """The API's errors about the new table, at the fields of the form."""
+def refusal_of(errors: Sequence[FieldError], planned: ApiError | None, name: str) -> ApiError | None:
+    """The form's own errors and the API's about the table, at the fields of the form."""
     at = DocumentPath("document.tables") / name
-    found = []
-    for each in refusal.fields:
+    found = [*errors]
+    for each in planned.fields if planned else ():
         if each.field != at and not each.field.startswith(f"{at}."):
             continue
         below = each.field.removeprefix(at).removeprefix(".").removeprefix("columns").removeprefix(".")
         text = f"{below}: {each.message}" if below else each.message
         found.append(FieldError("columns" if below else "table", each.code, text))
-    return ValidationFailed("No table was added.", fields=found) if found else None
+    return ValidationFailed(_REFUSED, fields=found) if found else None
