@@ -285,7 +285,7 @@ def test_a_file_with_bad_lines_is_not_imported_without_the_script(tracker: Track
     page = " ".join(unescape(answer.content.decode()).split())
     assert "0 rows imported, 2 rejected" in page
     assert "Line 3: <bdi>points:" in page
-    assert "Line 4: <bdi>1 cells instead of 2" in page
+    assert "Line 4: <bdi>has 1 cells, the header has 2" in page
     assert tracker.get("owner", "/rows/tasks").json["data"] == []
 
 

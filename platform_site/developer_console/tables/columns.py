@@ -8,7 +8,6 @@ from rows.schema.model import UNORDERED_TYPES
 LONGEST_CELL: Final = 200
 _OWN: Final = {"id": "text", "created_at": "timestamp", "updated_at": "timestamp"}
 """Columns of every table, which are read-only."""
-_AS_JSON: Final = frozenset({"json", "text[]", "integer", "float", "boolean"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +69,7 @@ def shown_text(value: Any, type_: str) -> str:
     return text if len(text) <= LONGEST_CELL else text[:LONGEST_CELL] + "…"
 
 
-def csv_cell(value: Any) -> str:
+def csv_cell(value: Any, type_: str) -> str:
     """Text is quoted, so that the empty text is not null."""
-    text = text_of(value)
+    text = text_of(value, type_)
     return '"' + text.replace('"', '""') + '"' if isinstance(value, (str, list, dict)) else text
-
-
-def from_csv(column: Column, text: str | None) -> Any:
-    """A cell's value; unreadable text is left for the API to refuse."""
-    if text is None or column.type not in _AS_JSON:
-        return text
-    try:
-        return exact_json.loads(text)
-    except ValueError:
-        return text

@@ -1,10 +1,10 @@
 """Downloads and uploads rows as CSV or NDJSON, by the rules of the API, in parts."""
 
-import codecs
 import time
 from collections.abc import Collection, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
+from io import BytesIO
 from typing import Any, Final
 
 from django.db import transaction
@@ -12,12 +12,12 @@ from django.http import HttpResponse, JsonResponse
 from django.views.decorators.http import require_POST, require_safe
 
 from platform_site.developer_console.frame import Console, page
-from platform_site.developer_console.tables.columns import Column, csv_cell, from_csv
+from platform_site.developer_console.tables.columns import Column, csv_cell
 from platform_site.developer_console.tables.pages import chosen_table, grid
 from platform_site.http import exact_json
 from platform_site.http.errors import ApiError, ValidationFailed
-from rows.transfer import csv_reader
-from rows.transfer.csv_reader import EndlessRecord, InvalidRecord
+from rows.query import schema_cache
+from rows.transfer.file_formats import InvalidFile, RecordFile, format_of
 
 MAX_ROWS: Final = 10_000
 MAX_BYTES: Final = 16 * 2**20
@@ -69,9 +69,9 @@ def export(console: Console, table: str, format_: str) -> HttpResponse:
 
 
 def _csv(columns: list[Column], rows: list[dict[str, Any]], *, with_header: bool) -> str:
-    keys = [column.key for column in columns if not rows or column.key in rows[0]]
-    lines = [",".join(keys)] if with_header else []
-    lines += [",".join(csv_cell(row.get(key)) for key in keys) for row in rows]
+    shown = [column for column in columns if not rows or column.key in rows[0]]
+    lines = [",".join(column.key for column in shown)] if with_header else []
+    lines += [",".join(csv_cell(row.get(column.key), column.type) for column in shown) for row in rows]
     return "".join(f"{line}\r\n" for line in lines)
 
 
@@ -104,19 +104,11 @@ def upload(console: Console, table: str) -> HttpResponse:
     return console.render("console/table.html", context)
 
 
-Rows = Iterator[tuple[int, dict[str, Any]]]
-
-
 def _import(console: Console, table: str, columns: list[Column], *, is_check: bool) -> Report:
     report = Report()
-    file = console.request.FILES.get("file")
-    if file:
-        file.seek(0)
-    lines = file.read().removeprefix(codecs.BOM_UTF8).splitlines(keepends=True) if file else []
-    is_ndjson = file is not None and (file.name or "").lower().endswith((".ndjson", ".jsonl"))
     try:
-        rows = list(_of_ndjson(lines, report) if is_ndjson else _of_csv(lines, columns, report))
-    except EndlessRecord as error:
+        rows = list(_rows(console, table, report))
+    except InvalidFile as error:
         report.stopped = str(error)
         return report
     deadline = time.monotonic() + MAX_SECONDS
@@ -134,54 +126,27 @@ def _import(console: Console, table: str, columns: list[Column], *, is_check: bo
     return report
 
 
-def _of_csv(lines: list[bytes], columns: list[Column], report: Report) -> Rows:
-    records = csv_reader.records(lines)
-    _, first = next(records, (1, b""))
-    try:
-        header = csv_reader.cells(first) if first else []
-    except InvalidRecord:
-        header = []
-    known = {column.key: column for column in columns}
-    by_name = known | {column.key.removesuffix("_id"): column for column in columns if column.is_link}
-    names = [by_name[name].key if name in by_name else name for name in header]
-    report.skipped = [name for name in names if name and name in _SET_BY_PLATFORM]
-    unknown = [str(name) for name in names if name not in known]
-    if not names or unknown:
-        names_text = f"Unknown: {', '.join(unknown) or 'all'}. The table has: {', '.join(known)}."
-        report.stopped = f"The first line must name columns of the table. {names_text}"
-        return
-    if len({*names}) != len(names):
-        report.stopped = "The first line names a column twice."
-        return
-    for number, record in records:
-        try:
-            texts = csv_reader.cells(record)
-        except InvalidRecord as error:
-            report.rejected.append((number, str(error)))
+def _rows(console: Console, name: str, report: Report) -> Iterator[tuple[int, dict[str, Any]]]:
+    """By line number. Raises InvalidFile."""
+    file, table = console.request.FILES.get("file"), schema_cache.current(console.ref).schema.tables.get(name)
+    if file is None or table is None:
+        raise InvalidFile("Choose a file." if file is None else "The table was deleted meanwhile.")
+    file.seek(0)
+    decimals = {column.name for column in table.columns.values() if column.type == "decimal"}
+    for number, record in RecordFile(BytesIO(file.read()), format_of(file.name or "") or "csv").records(table):
+        if isinstance(record, str):
+            report.rejected.append((number, record))
             continue
-        if len(texts) != len(names):
-            report.rejected.append((number, f"{len(texts)} cells instead of {len(names)}"))
-            continue
-        cells = {str(key): text for key, text in zip(names, texts, strict=True) if key not in report.skipped}
-        # An empty cell takes the column's default.
-        yield number, {key: from_csv(known[key], text) for key, text in cells.items() if text is not None}
-
-
-def _of_ndjson(lines: list[bytes], report: Report) -> Rows:
-    skipped: set[str] = set()
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = exact_json.loads(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict):
-            report.rejected.append((number, "is not a JSON object"))
-            continue
-        skipped |= row.keys() & _SET_BY_PLATFORM
-        yield number, {key: value for key, value in row.items() if key not in _SET_BY_PLATFORM}
-    report.skipped = sorted(skipped)
+        report.skipped += sorted(_SET_BY_PLATFORM & (record.keys() - {*report.skipped}))
+        yield (
+            number,
+            {
+                # A text keeps the digits that JSON numbers lose.
+                key: value.text if key in decimals and isinstance(value, exact_json.LongFloat) else value
+                for key, value in record.items()
+                if key not in _SET_BY_PLATFORM
+            },
+        )
 
 
 def _insert(
@@ -197,7 +162,8 @@ def _insert(
         report.stopped = f"Stopped at line {rows[0][0]}: the import takes longer than {MAX_SECONDS} s."
         return False
     try:
-        console.api("POST", f"/v1/rows/{table}", rows[0][1] if len(rows) == 1 else [row for _, row in rows])
+        sent = rows[0][1] if len(rows) == 1 else [row for _, row in rows]
+        console.api("POST", f"/v1/rows/{table}", exact_json.dumps(sent).encode())
     except ApiError as refusal:
         if refusal.status not in (409, 422):
             report.stopped = f"Stopped at line {rows[0][0]}: {refusal.text}"
