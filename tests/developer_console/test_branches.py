@@ -361,6 +361,29 @@ def test_functions_and_webhooks_of_the_source_can_be_included(branched: Branched
     }
 
 
+def test_a_new_column_gets_its_value_for_existing_rows(branched: Branched) -> None:
+    assert branched.tracker.post("owner", "/rows/tasks", {"title": "Tea"}).status == 201
+
+    def add_rank(tables: Any) -> None:
+        tables["tasks"]["columns"]["rank"] = {"type": "integer"}
+
+    branched.set_schema(branched.branch, add_rank)
+    refused = branched.ask()
+    assert refused.status_code == 422
+    assert 'name="backfill.tasks.rank"' in refused.content.decode()
+    wrong = branched.ask(**{"backfill.tasks.rank": "many"})
+    assert wrong.status_code == 422
+    assert 'name="backfill.tasks.rank" value="many"' in wrong.content.decode()
+    values = {"backfill.tasks.rank": "7"}
+    planned = branched.ask(**values)
+    assert "add column tasks.rank" in text_of(planned)
+    assert 'name="backfill.tasks.rank" value="7"' in planned.content.decode()
+    changed = branched.ask("apply", **hidden(planned), **{"backfill.tasks.rank": "8"})
+    assert "The form was changed after the plan." in text_of(changed)
+    assert branched.ask("apply", **hidden(planned), **values).status_code == 200
+    assert branched.tracker.get("owner", "/rows/tasks").json["data"][0]["rank"] == 7
+
+
 def test_a_stale_plan_is_not_applied(branched: Branched) -> None:
     branched.set_schema(branched.branch, rename_title)
     planned = branched.ask()

@@ -13,6 +13,7 @@ from platform_site.developer_console import forms
 from platform_site.developer_console.branches import source_diffs
 from platform_site.developer_console.branches.source_diffs import SourceDiff
 from platform_site.developer_console.frame import Console, environment_of, page
+from platform_site.developer_console.schema import plans
 from platform_site.http.errors import ApiError, ValidationFailed
 from projects.directory.environments import environment_ref
 
@@ -38,6 +39,8 @@ class MergeForm:
     version: str
     include: list[str] = field(default_factory=list)
     resolve: dict[str, str] = field(default_factory=dict)
+    backfill: dict[str, str] = field(default_factory=dict)
+    """Values for existing rows in new columns, by `table.column`."""
 
     @property
     def body(self) -> dict[str, Any]:
@@ -47,7 +50,7 @@ class MergeForm:
 
     @property
     def fingerprint(self) -> str:
-        return forms.fingerprint({"into": self.into["id"], **self.body})
+        return forms.fingerprint({"into": self.into["id"], "backfill": self.backfill, **self.body})
 
 
 @page("branches")
@@ -78,13 +81,16 @@ def _read_form(console: Console) -> MergeForm:
         for number, path in enumerate(values.getlist("path"))
         if (choice := values.get(f"choice-{number}")) in _SIDES
     }
-    return MergeForm(into, source, values.get("version", ""), list(dict.fromkeys(values.getlist("include"))), resolve)
+    include = list(dict.fromkeys(values.getlist("include")))
+    return MergeForm(into, source, values.get("version", ""), include, resolve, plans.backfill_texts(values))
 
 
 def _plan(console: Console, form: MergeForm) -> dict[str, Any]:
     if form.source is None and not form.version:
         raise forms.invalid("from", "Choose the environment to merge.")
     body = {**form.body, "impact": True}
+    if form.backfill and form.source is not None:
+        body["resolve"] = {**form.resolve, **_backfilled(console, form.source["id"], form.backfill)}
     plan: dict[str, Any] = console.client.call("POST", "/v1/config/plan", body, environment=form.into["id"])
     plan["fingerprint"] = forms.fingerprint(plan["changes"])
     submitted = console.request.POST
@@ -99,6 +105,17 @@ def _plan(console: Console, form: MergeForm) -> dict[str, Any]:
         (title, of_kind) for kind, title in _GROUPS if (of_kind := [each for each in changes if each["kind"] == kind])
     ]
     return plan
+
+
+def _backfilled(console: Console, source_id: str, texts: Mapping[str, str]) -> dict[str, Any]:
+    """The source's columns with values for existing rows, by path."""
+    tables = console.client.call("GET", plans.PATH, environment=source_id)["document"]["tables"]
+    found = {}
+    for name, text in texts.items():
+        if column := plans.column_of(tables, name):
+            path = f"schema.tables.{name.replace('.', '.columns.', 1)}"
+            found[path] = column | {"backfill": plans.backfill_value(column, text)}
+    return found
 
 
 def _source_diffs(console: Console, into_id: str, plan: Mapping[str, Any]) -> dict[str, SourceDiff]:
@@ -148,6 +165,7 @@ def _context(console: Console, form: MergeForm, context: dict[str, Any]) -> dict
         "environments": console.project["environments"],
         "includes": _includes(console, form),
         "stored": _stored(console, form),
+        "backfill": plans.backfill_fields(console.request.POST, [each.as_dict() for each in refused_fields]),
         "resolved": [(number, *each) for number, each in enumerate(decided, len(open_paths))],
         "kept": kept,
         "left_out": [each for each in warnings if each["code"] == "not_included"],

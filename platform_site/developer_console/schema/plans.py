@@ -1,5 +1,6 @@
 """Plans and applies a draft, or the return to an earlier version, by the API."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from platform_site.developer_console import forms
@@ -28,11 +29,11 @@ def send(console: Console, text: str, *, dry_run: bool, confirm: list[str] | Non
 
 def fingerprint(console: Console, text: str) -> str:
     submitted = console.request.POST
-    return forms.fingerprint([submitted.get("revert", ""), _backfill(submitted), text])
+    return forms.fingerprint([submitted.get("revert", ""), backfill_texts(submitted), text])
 
 
-def _backfill(submitted: Any) -> dict[str, str]:
-    """The filled fields of a reversal: values of existing rows, by `table.column`."""
+def backfill_texts(submitted: Any) -> dict[str, str]:
+    """The filled fields of values for existing rows, by `table.column`."""
     return {
         name.removeprefix(_BACKFILL): text
         for name in submitted
@@ -43,18 +44,23 @@ def _backfill(submitted: Any) -> dict[str, str]:
 def backfill_fields(submitted: Any, problems: list[dict[str, Any]]) -> dict[str, str]:
     """Also of columns whose existing rows have no value."""
     paths = [each["field"].split(".") for each in problems if each["code"] == "required"]
-    missing = [f"{path[2]}.{path[4]}" for path in paths if len(path) == 5 and path[3] == "columns"]
-    return dict.fromkeys(missing, "") | _backfill(submitted)
+    missing = [f"{path[-3]}.{path[-1]}" for path in paths if path[-4:-3] == ["tables"] and path[-2] == "columns"]
+    return dict.fromkeys(missing, "") | backfill_texts(submitted)
+
+
+def column_of(tables: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The column `table.column` of a document's tables."""
+    table, _, key = name.partition(".")
+    return dict(tables.get(table, {}).get("columns", {}).get(key, {}))
+
+
+def backfill_value(column: Mapping[str, Any], text: str) -> Any:
+    return part_forms.literal(column.get("type", ""), "backfill", text)
 
 
 def _backfill_values(console: Console, version: int | str) -> dict[str, Any]:
-    texts = _backfill(console.request.POST)
+    texts = backfill_texts(console.request.POST)
     if not texts:
         return {}
     tables = console.api("GET", path_to("schema", "versions", str(version)))["document"]["tables"]
-    found = {}
-    for name, text in texts.items():
-        table, _, key = name.partition(".")
-        column = tables.get(table, {}).get("columns", {}).get(key, {})
-        found[name] = part_forms.literal(column.get("type", ""), "backfill", text)
-    return found
+    return {name: backfill_value(column_of(tables, name), text) for name, text in texts.items()}
