@@ -268,7 +268,7 @@ def test_a_plan_shows_the_diff_of_each_source(branched: Branched) -> None:
     branched.deploy(branched.branch, f"// <b>\n{SOURCE}")
     planned = branched.ask().content.decode()
     details = re.findall(r"<details>\s*<summary>(Source[^<]*)</summary>(.*?)</details>", planned, re.DOTALL)
-    assert [title for title, _ in details] == ["Source: 3 lines added, 0 removed", "Source: 1 line added, 0 removed"]
+    assert [title for title, _ in details] == ["Source: 2 lines added, 0 removed", "Source: 1 line added, 0 removed"]
     assert '<span class="ins">+// &lt;b&gt;</span>' in planned
     assert '<span class=""> export default () =&gt; {};</span>' in planned
     assert '<span class="ins">+// new</span>' in planned
@@ -345,7 +345,13 @@ def test_what_the_plan_leaves_out_is_included_by_its_box(branched: Branched) -> 
     chosen = branched.ask(include="webhooks.crm")
     assert left_out(chosen) == ["functions.digest.allowed_hosts"]
     assert 'value="webhooks.crm.url"' in chosen.content.decode(), "its URL is to be confirmed"
-    assert "Left out" not in text_of(branched.ask(include=["webhooks.crm", "functions.digest"]))
+    both = ["webhooks.crm", "functions.digest"]
+    chosen = branched.ask(include=both)
+    assert "Left out" not in text_of(chosen)
+    boxes = re.findall(r'name="include" value="([^"]+)" checked', chosen.content.decode())
+    assert sorted(boxes) == sorted(both)
+    refused = branched.ask("apply", **hidden(chosen), include=boxes)
+    assert "Confirm each marked change" in text_of(refused), "the form of the plan is not another one"
 
 
 def test_functions_and_webhooks_of_the_source_can_be_included(branched: Branched) -> None:

@@ -81,7 +81,7 @@ def _read_form(console: Console) -> MergeForm:
         for number, path in enumerate(values.getlist("path"))
         if (choice := values.get(f"choice-{number}")) in _SIDES
     }
-    include = list(dict.fromkeys(values.getlist("include")))
+    include = sorted({*values.getlist("include")})  # the page has two lists of boxes
     return MergeForm(into, source, values.get("version", ""), include, resolve, plans.backfill_texts(values))
 
 
@@ -150,7 +150,7 @@ def _apply(console: Console, form: MergeForm) -> dict[str, Any]:
 
 def _context(console: Console, form: MergeForm, context: dict[str, Any]) -> dict[str, Any]:
     plan = context.get("plan") or {}
-    refused_fields = [] if console.refusal is None else console.refusal.fields
+    refused = [] if console.refusal is None else [each.as_dict() for each in console.refusal.fields]
     open_paths = [each["path"] for each in plan.get("conflicts", [])]
     decided = [each for each in form.resolve.items() if each[0] not in open_paths]
     warnings = plan.get("warnings", [])
@@ -161,11 +161,11 @@ def _context(console: Console, form: MergeForm, context: dict[str, Any]) -> dict
         "form": form,
         "here": console.url("merge"),
         "planned": form.fingerprint,
-        "from_errors": [each.message for each in refused_fields if each.field == "from"],
+        "from_errors": [each["message"] for each in refused if each["field"] == "from"],
         "environments": console.project["environments"],
         "includes": _includes(console, form),
         "stored": _stored(console, form),
-        "backfill": plans.backfill_fields(console.request.POST, [each.as_dict() for each in refused_fields]),
+        "backfill": {} if "undo" in context else plans.backfill_fields(console.request.POST, refused),
         "resolved": [(number, *each) for number, each in enumerate(decided, len(open_paths))],
         "kept": kept,
         "left_out": [each for each in warnings if each["code"] == "not_included"],

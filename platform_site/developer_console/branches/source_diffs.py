@@ -40,7 +40,9 @@ def by_path(now: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Sour
 
 
 def _lines(before: str | None, after: str) -> list[tuple[str, str]]:
-    olds, news = before.split("\n") if before else [], after.split("\n")
+    olds, news = (before or "").split("\n"), after.split("\n")
+    if olds[-1] == news[-1] == "":  # both end with a line break
+        del olds[-1], news[-1]
     if len(olds) > MAX_LINES or len(news) > MAX_LINES:
         return []
     diff = [*difflib.unified_diff(olds, news, lineterm="")][2:]  # without file names
