@@ -89,8 +89,7 @@ def test_what_both_have_differently_is_a_conflict(pair: Pair) -> None:
     plan = pair.plan()
     expected = {
         "schema.tables.notes.columns.title", "schema.tables.notes.rules.user.read",
-        "functions.digest.source", "functions.digest.timeout_ms", "functions.digest.secret_names",
-        "webhooks.crm.events",
+        "functions.digest.source", "functions.digest.timeout_ms", "webhooks.crm.events",
     }  # fmt: skip
     assert expected == {each["path"] for each in plan["conflicts"]}
     assert {each["base"] for each in plan["conflicts"]} == {None}
@@ -101,6 +100,23 @@ def test_what_both_have_differently_is_a_conflict(pair: Pair) -> None:
     assert titles(pair.production) == ["Tea"]
     settled = pair.plan()
     assert (settled["conflicts"], settled["changes"]) == ([], [])
+
+
+def test_a_secret_that_only_one_has_is_no_conflict(pair: Pair) -> None:
+    function = pair.production.config()["config"]["functions"]["digest"]
+    for name, environment in (("ours", pair.production), ("theirs", pair.branch)):
+        environment.call("PUT", f"/v1/functions/{name}", {"source": SOURCE, "secrets": {"TOKEN": "s3cret"}})
+    for name, environment in (("ours", pair.branch), ("theirs", pair.production), ("digest", pair.branch)):
+        environment.call("PUT", f"/v1/functions/{name}", {"source": SOURCE})
+    plan = pair.plan()
+    assert [each["path"] for each in plan["conflicts"]] == []
+    pair.merge()
+    merged = pair.production.config()["config"]["functions"]
+    assert {name: each["secret_names"] for name, each in merged.items()} == {
+        "digest": function["secret_names"], "ours": ["TOKEN"], "theirs": ["TOKEN"]
+    }  # fmt: skip
+    unset = pair.production.call("GET", "/v1/functions/theirs")["unset_secrets"]
+    assert unset == ["TOKEN"], "the name is merged, the value is not"
 
 
 def test_a_conflict_that_loses_data_is_confirmed(pair: Pair) -> None:

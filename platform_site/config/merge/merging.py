@@ -270,7 +270,9 @@ class _Merging:
             self._warn_if_left_out(path, key, sides)
             return sides.ours.get(key, MISSING)
         at = f"{path}.{'source' if key == 'source_sha256' else key}"
-        return self.merger.value(at, sides.at(key, _OFF.get(key) if is_trust else MISSING))
+        # An empty base has no secrets: a name that only one side has is no conflict.
+        missing = _OFF.get(key) if is_trust else [] if key == "secret_names" else MISSING
+        return self.merger.value(at, sides.at(key, missing))
 
     def _warn_if_left_out(self, path: str, key: str, sides: Sides) -> None:
         """Warns of a trust setting that the other side changed."""
