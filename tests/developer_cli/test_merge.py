@@ -54,6 +54,24 @@ def test_a_branch_is_merged_and_merged_again(cli: Cli, app: App) -> None:
     cli.run("branch", "delete", "blue", "--yes")
 
 
+def test_a_conflict_of_sources_shows_what_differs(cli: Cli) -> None:
+    head = "".join(f"// line {number}\n" for number in range(60))
+    deploy(cli, "production", f"{head}export default () => 'base'\n")
+    cli.run("branch", "create", "blue", "--from", "production")
+    for environment, value in (("production", "ours"), ("blue", "theirs")):
+        deploy(cli, environment, f"{head}export default () => '{value}'\n")
+    done = cli.run("merge", "blue", code=7)
+    _, *shown = done.stdout.splitlines()
+    assert [line.strip() for line in shown] == [
+        *("--- base", "+++ ours", "@@ -60,2 +60,2 @@", "// line 59"),
+        *("-export default () => 'base'", "+export default () => 'ours'"),
+        *("--- base", "+++ theirs", "@@ -60,2 +60,2 @@", "// line 59"),
+        *("-export default () => 'base'", "+export default () => 'theirs'"),
+    ]
+    assert "// line 59" not in done.stderr, "the error has only the beginning of each side"
+    cli.run("branch", "delete", "blue", "--yes")
+
+
 def test_a_value_gives_a_new_column_its_backfill(cli: Cli, app: App) -> None:
     cli.run("pull")
     schema = cli.folder / "backend" / "schema.json"

@@ -1,7 +1,9 @@
 """`merge`: brings the changes of one environment into another."""
 
+import difflib
 import json
 import re
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +16,10 @@ from platform_site.developer_cli.prompts import Yes, confirm
 from platform_site.developer_cli.session import Environment
 
 Paths = list[str] | None
+_MANY_LINES = 4
+"""Texts with fewer lines are shown whole."""
+_MAX_SHOWN = 200
+"""Characters of a value in an error message."""
 _RESOLVABLE = re.compile(
     r"schema\.(users\.[^.]+|tables\.[^.]+(\.(unique|indexes|id_prefix|(columns|conditions|checks)\.[^.]+|rules\.[^.]+\.[^.]+))?)"
 )
@@ -141,8 +147,8 @@ def _show(plan: Answer, sql: bool, *, empty: str = "There is nothing to merge.")
         print(output.plain(f"lock {lock['table']}: blocks {lock['blocks']} ({work}, {rows}{seconds})"))
     for each in plan["conflicts"]:
         print(output.plain(f"conflict {each['path']}"))
-        for side in ("base", "ours", "theirs"):
-            print(f"    {side}: {output.indented(each[side]) or '(not there)'}")
+        for line in _conflict_lines(each):
+            print(f"    {line}")
     for each in plan["warnings"]:
         output.note(f"Warning: {each['field']}: {each['message']}")
     for path in plan["missing_secrets"]:
@@ -151,5 +157,17 @@ def _show(plan: Answer, sql: bool, *, empty: str = "There is nothing to merge.")
         output.note(empty)
 
 
+def _conflict_lines(conflict: dict[str, Any]) -> Iterator[str]:
+    """Three values, or of sources what differs: from the base if there is one, else from ours to theirs."""
+    texts = {side: conflict[side] for side in ("base", "ours", "theirs")}
+    lines = {side: text.splitlines() for side, text in texts.items() if isinstance(text, str)}
+    if any(len(lines.get(side, ())) < _MANY_LINES for side in ("ours", "theirs")):
+        yield from (f"{side}: {output.indented(text) or '(not there)'}" for side, text in texts.items())
+        return
+    for before, after in (("base", "ours"), ("base", "theirs")) if "base" in lines else (("ours", "theirs"),):
+        yield from map(output.plain, difflib.unified_diff(lines[before], lines[after], before, after, "", "", 1, ""))
+
+
 def _sides(conflict: dict[str, Any]) -> str:
-    return f"ours: {output.plain(conflict['ours'])}; theirs: {output.plain(conflict['theirs'])}"
+    sides = ((side, output.plain(conflict[side])) for side in ("ours", "theirs"))
+    return "; ".join(f"{side}: {text[:_MAX_SHOWN]}{'…' * (len(text) > _MAX_SHOWN)}" for side, text in sides)
