@@ -73,6 +73,11 @@ class Plan:
     def changes(self) -> list[Change]:
         return [change for step in self.steps for change in step.changes]
 
+    @property
+    def version_before(self) -> str | None:
+        """The configuration that `revert` restores. None if nothing changes, or in several steps."""
+        return str(self.steps[0].plan["version"]) if self.changes and len(self.steps) == 1 else None
+
     def unconfirmed(self, confirmed: Collection[str] = ()) -> list[str]:
         return [name for each in self.changes if (name := each.to_confirm) and name not in confirmed]
 

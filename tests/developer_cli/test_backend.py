@@ -172,6 +172,19 @@ def test_a_ci_key_pushes_all_but_the_sign_in_settings(files: Files, app: App) ->
     assert warning == "backend/auth.json is left out: this key may not change the sign-in settings."
 
 
+def test_a_push_is_reverted(files: Files) -> None:
+    cli = files.cli
+    _pushed(files)
+    files.write("functions/sum.ts", SUM + "// again")
+    assert cli.json("plan")["version_before"].startswith("cfg_")
+    pushed = cli.run("push").stderr
+    assert "To go back: platform revert cfg_" in pushed
+    cli.run("revert", pushed.split()[-1], "--yes")
+    assert _changes(cli, "plan") == ["change function sum: source"]
+    cli.run("push")
+    assert cli.json("push")["version_before"] is None, "nothing changed"
+
+
 def test_wider_sign_up_is_confirmed_by_name(files: Files) -> None:
     cli, target = files.cli, ("-e", "production")
     files.write("auth.json", {"sign_up": "open"})

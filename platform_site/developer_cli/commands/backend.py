@@ -163,6 +163,8 @@ def push(
     _sum_up(api, planned, "Applied")
     if follow:
         output.note("The sign-in settings follow within two minutes.")
+    elif planned.version_before:
+        output.note(f"To go back: platform revert {planned.version_before}")
 
 
 def _sum_up(api: Api, planned: planning.Plan, did: str) -> None:
@@ -207,6 +209,7 @@ def _as_json(api: Api, planned: planning.Plan, applied: bool) -> dict[str, Any]:
     return {
         "environment": api.environment,
         "applied": applied,
+        "version_before": planned.version_before,
         "changes": [each.as_json() for each in planned.changes],
         "warnings": planned.warnings,
         "only_in_environment": planned.only_in_environment,

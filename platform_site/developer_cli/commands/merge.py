@@ -84,13 +84,13 @@ def merge(
 
 
 def revert(
-    version: Annotated[str, typer.Argument(metavar="VERSION", help="cfg_…, which `merge` prints.")],
+    version: Annotated[str, typer.Argument(metavar="VERSION", help="cfg_…, which `merge` and `push` print.")],
     yes: Yes = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan. Nothing changes.")] = False,
     sql: Sql = False,
     environment: Environment = None,
 ) -> None:
-    """Give the environment the configuration that it had before a merge.
+    """Give the environment the configuration that it had before a merge or push.
 
     Renames are reversed. Secrets and the values of dropped columns do not return."""
     api = session.environment_api(environment)
