@@ -63,8 +63,14 @@ export class PlatformClient<in out D extends TablesType<D> = AnyTables> {
     operations: readonly Operation<D>[],
     options: CallOptions & { dryRun?: boolean } = {},
   ): Promise<OperationResult[]> {
-    const body = { operations, dry_run: options.dryRun };
-    return (await this.#connection.send({ method: "POST", path: "/batch", body, options })).body.results;
+    const connection = this.#connection;
+    const matched = operations.map((each) =>
+      "if_match" in each ? { ...each, if_match: connection.etagOf(each.if_match) } : each
+    );
+    const body = { operations: matched, dry_run: options.dryRun };
+    const { results } = (await connection.send({ method: "POST", path: "/batch", body, options })).body;
+    if (!options.dryRun) for (const { row, etag } of results) if (row && etag) connection.etags.set(row, etag);
+    return results;
   }
 }
 

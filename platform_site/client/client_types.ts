@@ -42,7 +42,7 @@ export interface CallOptions {
 export interface WriteOptions extends CallOptions {
   /** Default: a new one for each call, which its repetitions share. */
   idempotencyKey?: string;
-  /** Only one row: a row that this client has read, or its ETag. */
+  /** Only one row: a row that `get`, `insert` of one, `update` or `batch` returned, or its ETag. */
   ifMatch?: string | object;
 }
 
@@ -162,8 +162,8 @@ export interface Reference {
   $ref: string;
 }
 type WithReferences<V> = { [C in keyof V]: V[C] | Reference };
-/** One operation of a batch. */
-export type Operation<D extends TablesType<D>> = {
+/** One operation of a batch. `M` is what `if_match` may be: an ETag, or a row as for `ifMatch`. */
+export type Operation<D extends TablesType<D>, M = string | object> = {
   [T in TableName<D>]:
     | { op: "insert"; table: T; values: WithReferences<D[T]["insert"]>; name?: string }
     | { op: "upsert"; table: T; values: WithReferences<D[T]["insert"]>; on_conflict: string; name?: string }
@@ -172,10 +172,10 @@ export type Operation<D extends TablesType<D>> = {
       table: T;
       id: string | Reference;
       values: WithReferences<D[T]["update"]>;
-      if_match?: string;
+      if_match?: M;
       name?: string;
     }
-    | { op: "delete"; table: T; id: string | Reference; if_match?: string; name?: string };
+    | { op: "delete"; table: T; id: string | Reference; if_match?: M; name?: string };
 }[TableName<D>];
 export interface OperationResult {
   status: 200 | 201 | 204;

@@ -72,8 +72,7 @@ export class Connection {
     if ((method === "POST" || method === "PATCH") && !request.isSignIn) {
       headers.set("Idempotency-Key", options.idempotencyKey ?? randomKey());
     }
-    const etag = typeof options.ifMatch === "object" ? this.etags.get(options.ifMatch) : options.ifMatch;
-    if (options.ifMatch !== undefined && !etag) throw new TypeError("ifMatch: this row was not read whole.");
+    const etag = this.etagOf(options.ifMatch);
     if (etag) headers.set("If-Match", etag);
     const body = request.body === undefined ? undefined : JSON.stringify(request.body);
     let access = request.isSignIn ? undefined : await this.tokens.access();
@@ -112,6 +111,17 @@ export class Connection {
       if (!renewed) return response;
       access = renewed;
     }
+  }
+
+  /** The ETag of a row. Rows of lists have none. */
+  etagOf(given: string | object | undefined): string | undefined {
+    const etag = typeof given === "object" ? this.etags.get(given) : given;
+    if (given !== undefined && !etag) {
+      throw new TypeError(
+        "ifMatch: the client has no ETag of this row. Read the whole row with get, and pass that object, not a copy.",
+      );
+    }
+    return etag;
   }
 
   #url(request: Request): string {

@@ -67,7 +67,7 @@ interface FunctionRows<D extends TablesType<D>> {
   ): Promise<Found<D, T>>;
   remove(table: TableName<D>, id: string, options?: { ifMatch?: string }): Promise<null>;
   /** Up to 100 writes on several tables: all or nothing. */
-  batch(operations: readonly Operation<D>[]): Promise<{ results: OperationResult[] }>;
+  batch(operations: readonly Operation<D, string>[]): Promise<{ results: OperationResult[] }>;
   updateMany<T extends TableName<D>>(table: T, query: BulkQuery<D, T>, changes: D[T]["update"]): Promise<Changed>;
   removeMany<T extends TableName<D>>(table: T, query: BulkQuery<D, T>): Promise<Changed>;
 }

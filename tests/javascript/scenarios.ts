@@ -122,6 +122,16 @@ const scenarios: Record<string, () => Promise<void>> = {
     const changed = await client.rows("tasks").update(task.id, { done: true }, { ifMatch: read });
     equal(changed.done, true);
     equal((await failing(client.rows("tasks").update(task.id, { done: false }, { ifMatch: read }))).status, 412);
+    const [{ row }] = await client.batch([
+      { op: "update", table: "tasks", id: task.id, values: { done: false }, if_match: changed },
+    ]);
+    const stale = { op: "delete", table: "tasks", id: task.id, if_match: changed } as const;
+    equal((await failing(client.batch([stale]))).status, 412);
+    await client.rows("tasks").update(task.id, { done: true }, { ifMatch: row });
+    for (const unknown of [found.data[0], { ...changed }]) {
+      const refused = client.rows("tasks").update(task.id, { done: false }, { ifMatch: unknown });
+      equal(await refused.catch((error) => `${error}`.includes("Read the whole row with get")), true);
+    }
     equal((await client.rows("tasks").updateAll({ where }, { due_on: "2030-01-01" })).ids.length, 3);
     await client.rows("tasks").delete(task.id);
     equal((await failing(client.rows("tasks").get(task.id))).code, "not_found");

@@ -51,6 +51,7 @@ await tasks.aggregate({ sum: ["title"] });
 // @ts-expect-error misspelled
 await tasks.aggregate({ cuont: true });
 await client.batch([{ op: "insert", table: "tasks", values: { title: "a", list_id: { $ref: "l.id" } } }]);
+await client.batch([{ op: "update", table: "tasks", id: "x", values: { done: true }, if_match: made }]);
 const run = await client.functions.invoke<{ sum: number }>("sum", { a: 1 });
 run.output?.sum.toFixed();
 // @ts-expect-error misspelled table

@@ -216,7 +216,7 @@ export interface CallOptions {
 export interface WriteOptions extends CallOptions {
     /** Default: a new one for each call, which its repetitions share. */
     idempotencyKey?: string;
-    /** Only one row: a row that this client has read, or its ETag. */
+    /** Only one row: a row that `get`, `insert` of one, `update` or `batch` returned, or its ETag. */
     ifMatch?: string | object;
 }
 export interface User {
@@ -351,8 +351,8 @@ export interface Reference {
 type WithReferences<V> = {
     [C in keyof V]: V[C] | Reference;
 };
-/** One operation of a batch. */
-export type Operation<D extends TablesType<D>> = {
+/** One operation of a batch. `M` is what `if_match` may be: an ETag, or a row as for `ifMatch`. */
+export type Operation<D extends TablesType<D>, M = string | object> = {
     [T in TableName<D>]: {
         op: "insert";
         table: T;
@@ -369,13 +369,13 @@ export type Operation<D extends TablesType<D>> = {
         table: T;
         id: string | Reference;
         values: WithReferences<D[T]["update"]>;
-        if_match?: string;
+        if_match?: M;
         name?: string;
     } | {
         op: "delete";
         table: T;
         id: string | Reference;
-        if_match?: string;
+        if_match?: M;
         name?: string;
     };
 }[TableName<D>];
@@ -430,7 +430,7 @@ interface FunctionRows<D extends TablesType<D>> {
         ifMatch?: string;
     }): Promise<null>;
     /** Up to 100 writes on several tables: all or nothing. */
-    batch(operations: readonly Operation<D>[]): Promise<{
+    batch(operations: readonly Operation<D, string>[]): Promise<{
         results: OperationResult[];
     }>;
     updateMany<T extends TableName<D>>(table: T, query: BulkQuery<D, T>, changes: D[T]["update"]): Promise<Changed>;
@@ -506,6 +506,8 @@ declare class Connection {
     send(request: Request): Promise<Reply>;
     /** Opens a stream: a response whose body is read as it arrives. Throws a TypeError if the connection fails. */
     open(path: string, body: unknown, lastId: string | undefined, signal: AbortSignal): Promise<Response>;
+    /** The ETag of a row. Rows of lists have none. */
+    etagOf(given: string | object | undefined): string | undefined;
 }
 declare function randomKey(): string;
 /** The milliseconds to wait before the next attempt; undefined if there should be none. */

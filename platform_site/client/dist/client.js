@@ -79,8 +79,7 @@ const ATTEMPTS = 4;
     if ((method === "POST" || method === "PATCH") && !request.isSignIn) {
       headers.set("Idempotency-Key", options.idempotencyKey ?? randomKey());
     }
-    const etag = typeof options.ifMatch === "object" ? this.etags.get(options.ifMatch) : options.ifMatch;
-    if (options.ifMatch !== undefined && !etag) throw new TypeError("ifMatch: this row was not read whole.");
+    const etag = this.etagOf(options.ifMatch);
     if (etag) headers.set("If-Match", etag);
     const body = request.body === undefined ? undefined : JSON.stringify(request.body);
     let access = request.isSignIn ? undefined : await this.tokens.access();
@@ -136,6 +135,13 @@ const ATTEMPTS = 4;
       if (!renewed) return response;
       access = renewed;
     }
+  }
+  /** The ETag of a row. Rows of lists have none. */ etagOf(given) {
+    const etag = typeof given === "object" ? this.etags.get(given) : given;
+    if (given !== undefined && !etag) {
+      throw new TypeError("ifMatch: the client has no ETag of this row. Read the whole row with get, and pass that object, not a copy.");
+    }
+    return etag;
   }
   #url(request) {
     const query = new URLSearchParams();
@@ -757,16 +763,25 @@ export class PlatformClient {
     return new Rows(this.#connection, table);
   }
   /** Up to 100 writes on several tables in one transaction: all or nothing. */ async batch(operations, options = {}) {
+    const connection = this.#connection;
+    const matched = operations.map((each)=>"if_match" in each ? {
+        ...each,
+        if_match: connection.etagOf(each.if_match)
+      } : each);
     const body = {
-      operations,
+      operations: matched,
       dry_run: options.dryRun
     };
-    return (await this.#connection.send({
+    const { results } = (await connection.send({
       method: "POST",
       path: "/batch",
       body,
       options
-    })).body.results;
+    })).body;
+    if (!options.dryRun) {
+      for (const { row, etag } of results)if (row && etag) connection.etags.set(row, etag);
+    }
+    return results;
   }
 }
 export function createClient(options) {
