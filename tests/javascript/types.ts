@@ -35,6 +35,10 @@ const groups = await tasks.aggregate({ group: ["stage", "created_at.month"], cou
 for (const { stage, created_at_month, count, sum_price } of groups.data) {
   console.log(stage, created_at_month, count, sum_price);
 }
+const total: number = groups.data[0].count;
+const assigned: number = (await tasks.aggregate({ count_distinct: ["list_id"] })).data[0].count_distinct_list_id;
+// @ts-expect-error a sum may be null or a decimal's text
+const points: number = groups.data[0].sum_price;
 // @ts-expect-error misspelled result
 groups.data[0].cnt;
 const request: Parameters<typeof tasks.aggregate>[0] = { count: true };

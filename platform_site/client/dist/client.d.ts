@@ -337,10 +337,15 @@ type ResultOf<A> = (A extends {
         [_ in F]: readonly (infer C extends string)[];
     } ? `${F}_${C}` : never;
 }[Aggregator];
+type CountOf<A> = (A extends {
+    count: boolean;
+} ? "count" : never) | (A extends {
+    count_distinct: readonly (infer C extends string)[];
+} ? `count_distinct_${C}` : never);
 type AnyIfNone<N> = [N] extends [never] ? string : N & string;
 export interface Groups<A = object> {
     data: {
-        [N in AnyIfNone<ResultOf<A>>]: string | number | boolean | null;
+        [N in AnyIfNone<ResultOf<A>>]: N extends CountOf<A> ? number : string | number | boolean | null;
     }[];
     next_cursor: string | null;
 }
