@@ -29,6 +29,11 @@ def use_json() -> None:
 Sql = Annotated[bool, typer.Option("--sql", help="Also show the SQL statements of schema changes.")]
 
 
+Impact = Annotated[
+    bool, typer.Option("--impact", help="Also count the rows that changed rules would show and hide. Needs rows:read.")
+]
+
+
 def accept_every_character() -> None:
     """Escape characters that the terminal's encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
@@ -124,6 +129,19 @@ def note(text: str) -> None:
 def say(value: dict[str, Any], *lines: str) -> None:
     """Necessary information, on standard error: `value` with `--json`, else `lines`."""
     print(json.dumps(value) if _State.json else "\n".join(map(plain, lines)), file=sys.stderr, flush=True)
+
+
+def impact(entries: Sequence[dict[str, Any]]) -> None:
+    """What changed rules would show and hide, one line for each table and role or user that is affected."""
+    for each in entries:
+        parts = [f"not counted: {each['not_counted']}"] if each["not_counted"] else []
+        if each["appearing"] or each["vanishing"]:
+            least = "at least " if each["is_sample"] else ""
+            parts.append(f"{least}{count(each['appearing'], 'more row')}, {each['vanishing']} fewer")
+        for verb, columns in (("shows", each["columns_appearing"]), ("hides", each["columns_vanishing"])):
+            parts += [f"{verb} {', '.join(columns)}"] if columns else []
+        if parts:
+            print(plain(f"impact on {each['table'] or 'users'} for {each['subject']}: {'; '.join(parts)}"))
 
 
 def failure(error: Failure) -> None:

@@ -68,6 +68,7 @@ class Plan:
     only_in_environment: list[str]
     """Functions and webhooks missing in the folder. They stay."""
     steps: list[Step] = field(default_factory=list)
+    impact: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def changes(self) -> list[Change]:
@@ -108,8 +109,8 @@ class Plan:
         return error
 
 
-def make(api: Api, backend: Backend) -> Plan:
-    """Raises Failure if the service refuses a part."""
+def make(api: Api, backend: Backend, impact: bool = False) -> Plan:
+    """Raises Failure if the service refuses a part. With `impact`, what changed rules show and hide is counted."""
     functions = [each["name"] for each in api.pages("/functions", limit=100)]
     only_in_environment = [f"function {name}" for name in functions if name not in backend.sources]
     webhooks = WebhooksPlan()
@@ -126,7 +127,8 @@ def make(api: Api, backend: Backend) -> Plan:
     tables = backend.schema.value.get("tables") if backend.schema else None
     created = [f"There is no table {name}." for name in tables] if isinstance(tables, dict) else []
     for each in _documents(document, backend):
-        answer = _planned(api, plan, each)
+        answer = _planned(api, plan, each, impact)
+        plan.impact += answer.get("impact", [])
         missing = [path for path in answer["missing_secrets"] if path not in webhooks.whole_urls(each)]
         if urls := [path for path in missing if path.startswith("webhooks.")]:  # the service would refuse to apply it
             message = "The environment has no secret for this URL. Write the whole URL."
@@ -158,8 +160,8 @@ def _documents(document: dict[str, Any], backend: Backend) -> Iterator[dict[str,
         yield document
 
 
-def _planned(api: Api, plan: Plan, document: dict[str, Any]) -> Answer:
-    body = {"config": document, "keep": ["functions", "webhooks"]}
+def _planned(api: Api, plan: Plan, document: dict[str, Any], impact: bool = False) -> Answer:
+    body = {"config": document, "keep": ["functions", "webhooks"], "impact": impact}
     try:
         return api.send("POST", "/config/plan", body, authored=True)
     except Failure as error:

@@ -1,5 +1,6 @@
 """`pull`, `plan` and `push`."""
 
+import copy
 import json
 import shutil
 from collections.abc import Iterator
@@ -170,6 +171,24 @@ def test_a_ci_key_pushes_all_but_the_sign_in_settings(files: Files, app: App) ->
     assert [each["change"] for each in pushed["changes"]] == ["create table items"]
     [warning] = pushed["warnings"]
     assert warning == "backend/auth.json is left out: this key may not change the sign-in settings."
+
+
+def test_the_plan_counts_rows_that_changed_rules_show_or_hide(files: Files, app: App) -> None:
+    cli = files.cli
+    _pushed(files)
+    environment = json.loads((cli.folder / "platform.json").read_text())["environment"]
+    for name in ("Tea", "Milk", "Salt"):
+        headers = {"X-Environment": environment}
+        app.clients["owner"].post("/rows/items", json={"name": name}, headers=headers).raise_for_status()
+    changed = copy.deepcopy(SCHEMA)
+    read = {"where": {"name": {"$gt": "N"}}, "columns": ["*", "-note"]}
+    changed["tables"]["items"]["rules"]["user"]["read"] = read
+    files.write("schema.json", changed)
+    assert "impact" not in cli.run("plan").stdout
+    shown = cli.run("plan", "--impact").stdout.splitlines()
+    assert shown[0] == "change rules of items"
+    assert "impact on items for role user, whoever it is: 0 more rows, 1 fewer; hides note" in shown
+    assert cli.json("plan", "--impact")["impact"][0]["table"] == "items"
 
 
 def test_a_push_is_reverted(files: Files) -> None:

@@ -10,7 +10,7 @@ import typer
 from platform_site.developer_cli import backend_files, output, planning, session, store, webhook_plans
 from platform_site.developer_cli.api import Api, path_part
 from platform_site.developer_cli.failures import Exit, Failure
-from platform_site.developer_cli.output import Sql
+from platform_site.developer_cli.output import Impact, Sql
 from platform_site.developer_cli.prompts import Yes
 from platform_site.developer_cli.prompts import confirm as confirm_or_fail
 from platform_site.developer_cli.session import Environment
@@ -114,10 +114,12 @@ def _differs(path: Path, text: str) -> bool:
         return True
 
 
-def plan(folder: Folder = Path("backend"), sql: Sql = False, environment: Environment = None) -> None:
+def plan(
+    folder: Folder = Path("backend"), sql: Sql = False, impact: Impact = False, environment: Environment = None
+) -> None:
     """Show what push would change in the environment, and change nothing."""
     api = session.environment_api(environment)
-    planned = planning.make(api, backend_files.read(backend_folder(folder)))
+    planned = planning.make(api, backend_files.read(backend_folder(folder)), impact)
     _show(planned, sql)
     if output.is_json():
         output.print_json(_as_json(api, planned, applied=False))
@@ -199,6 +201,7 @@ def _show(planned: planning.Plan, sql: bool) -> None:
         print(output.plain(each.change + mark))
         for statement in each.sql if sql else ():
             print(f"    {output.indented(statement)}")
+    output.impact(planned.impact)
     for warning in planned.warnings:
         output.note(f"Warning: {warning}")
     if planned.only_in_environment:
@@ -211,6 +214,7 @@ def _as_json(api: Api, planned: planning.Plan, applied: bool) -> dict[str, Any]:
         "applied": applied,
         "version_before": planned.version_before,
         "changes": [each.as_json() for each in planned.changes],
+        "impact": planned.impact,
         "warnings": planned.warnings,
         "only_in_environment": planned.only_in_environment,
     }

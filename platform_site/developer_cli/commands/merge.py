@@ -11,7 +11,7 @@ import typer
 from platform_site.developer_cli import output, session, store
 from platform_site.developer_cli.api import Answer, Api
 from platform_site.developer_cli.failures import Exit, Failure
-from platform_site.developer_cli.output import Sql
+from platform_site.developer_cli.output import Impact, Sql
 from platform_site.developer_cli.prompts import Yes, confirm
 from platform_site.developer_cli.session import Environment
 
@@ -46,6 +46,7 @@ def merge(
     yes: Yes = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan. Nothing changes.")] = False,
     sql: Sql = False,
+    impact: Impact = False,
     environment: Environment = None,
 ) -> None:
     """Merge SOURCE into the environment: schema, rules, functions and webhooks.
@@ -60,6 +61,7 @@ def merge(
         "from": source if store.is_id(source) else session.project_environment(source)[2]["id"],
         "include": include or [],
         "resolve": resolve,
+        "impact": impact,
     }
     plan = _planned(api, body)
     _show(plan, sql)
@@ -140,6 +142,7 @@ def _show(plan: Answer, sql: bool, *, empty: str = "There is nothing to merge.")
         print(output.plain(f"{each['operation'] or each['kind'] + ' ' + each['path']}{mark}"))
         for statement in each["sql"] if sql else ():
             print(f"    {output.indented(statement)}")
+    output.impact(plan.get("impact", ()))
     for lock in plan["locks"]:
         work = " and ".join(lock["work"]) or "catalog only"
         seconds = f", about {lock['estimated_ms'] / 1000:.1f} s" if lock["work"] else ""
