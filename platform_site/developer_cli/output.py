@@ -114,6 +114,8 @@ def _cell(value: Any) -> str:
         return ", ".join(plain(each) for each in value)
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.3g}"
     return plain(value)
 
 

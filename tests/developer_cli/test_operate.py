@@ -49,6 +49,9 @@ def test_a_function_is_listed_and_deleted_after_a_confirmation(cli: Cli, app: Ap
     app.ok("owner", "PUT", "/functions/old", source=READS)
     listed = cli.json("functions", "list")
     assert [(each["name"], each["active_version"]) for each in listed] == [("old", 1), ("reads", 1)]
+    header, *lines = cli.run("functions", "list").stdout.splitlines()
+    assert header.split("\t")[2:6] == ["schedule", "schedule_stopped", "on", "on_stopped"]
+    assert len(lines) == 2
     assert cli.error("functions", "delete", "old", code=2)["code"] == "unconfirmed"
     assert cli.run("functions", "delete", "old", "--yes").stdout == "old is deleted.\n"
     assert [each["name"] for each in cli.json("functions", "list")] == ["reads"]

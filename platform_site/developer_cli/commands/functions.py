@@ -83,7 +83,8 @@ def _print_log(api: Api, name: str, run_id: str) -> None:
 def functions_list(environment: Environment = None) -> None:
     """List the environment's functions."""
     found = session.environment_api(environment).pages("/functions")
-    output.table(list(found), ["name", "active_version", "schedule", "on", "updated_at"], "There are no functions.")
+    columns = ["name", "active_version", "schedule", "schedule_stopped", "on", "on_stopped", "updated_at"]
+    output.table(list(found), columns, "There are no functions.")
 
 
 @functions.command("delete")
