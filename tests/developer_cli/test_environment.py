@@ -107,6 +107,11 @@ def test_keys(cli: Cli) -> None:
     assert cli.error("keys", "revoke", key["id"], code=2)["code"] == "unconfirmed"
     cli.run("keys", "revoke", key["id"], "--yes")
     assert cli.error("keys", "revoke", key["id"], "--yes", code=5)
+    assert 'no key "paeg"' in cli.error("keys", "revoke", "paeg", "--yes", code=5)["message"]
+    named = cli.json("keys", "create", "only one", "--preset", "ci")
+    question = cli.error("keys", "revoke", "only one", code=2)["message"]
+    assert question == f"Revoke only one ({named['id']})? It stops working at once."
+    assert cli.json("keys", "revoke", "only one", "--yes")["id"] == named["id"]
     server = cli.json("keys", "create", "server", "--preset", "server")
     assert "users:manage" in server["scopes"]
     assert not server["publishable"]

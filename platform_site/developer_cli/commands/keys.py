@@ -17,8 +17,9 @@ keys = typer.Typer(no_args_is_help=True, help="List, create and revoke keys.")
 def keys_list(environment: Environment = None) -> None:
     """List the environment's keys. Secrets are not shown."""
     api = session.environment_api(environment)
-    found = [each for each in api.pages("/keys", limit=100) if api.environment in (None, each["environment_id"])]
-    output.table(found, ["id", "name", "prefix", "publishable", "last_used_at", "expires_at"], "There are no keys.")
+    output.table(
+        _listed(api), ["id", "name", "prefix", "publishable", "last_used_at", "expires_at"], "There are no keys."
+    )
 
 
 @keys.command("create")
@@ -52,18 +53,24 @@ def keys_create(
 
 @keys.command("revoke")
 def keys_revoke(
-    key_id: Annotated[str, typer.Argument(help="The key's id (key_…), as in the list.")],
+    key: Annotated[str, typer.Argument(help="The key's name or id (key_…).")],
     yes: Yes = False,
     environment: Environment = None,
 ) -> None:
     """Revoke a key. It stops working at once."""
     api = session.environment_api(environment)
+    named = None if key.startswith("key_") else session.find_named(_listed(api), key, "key", "in this environment")
+    key_id = named["id"] if named else key
     uses = _uses(api, key_id)
     more = f", and so do {', '.join(uses)}" if uses else ""
-    confirm(f"Revoke {key_id}? It stops working at once{more}.", yes)
+    confirm(f"Revoke {f'{key} ({key_id})' if named else key_id}? It stops working at once{more}.", yes)
     api.send("DELETE", f"/keys/{path_part(key_id)}")
     stopped = f" This stopped {', '.join(uses)}." if uses else ""
     output.result({"id": key_id, "revoked": True, "stopped": uses}, f"{key_id} is revoked.{stopped}")
+
+
+def _listed(api: Api) -> list[dict[str, Any]]:
+    return [each for each in api.pages("/keys", limit=100) if api.environment in (None, each["environment_id"])]
 
 
 def _uses(api: Api, key_id: str) -> list[str]:
