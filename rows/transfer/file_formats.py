@@ -178,7 +178,8 @@ def _columns(table: Table, header: Sequence[str | None]) -> list[Column]:
         column = table.column(name.strip()) if name else None
         if column is None:
             if name and (";" in name or "\t" in name):  # a spreadsheet's, in much of Europe
-                raise InvalidFile(f'The header has the cell "{name}". Separate the cells of a CSV file by commas.')
+                hint = "Separate the cells of a CSV file by commas. The command also takes --delimiter."
+                raise InvalidFile(f'The header has the cell "{name}". {hint}')
             raise InvalidFile(
                 f'The header names a column "{name or ""}" that {table.name} does not have'
                 f"{identifiers.did_you_mean(name, table.all_columns) or '.'}"

@@ -369,7 +369,7 @@ class TestImport:
         [
             ("", "rows.csv", "The file is empty"),
             ("titel,list\n", "rows.csv", 'a column "titel" that tasks does not have; did you mean "title"?'),
-            ("title;list\n", "rows.csv", "Separate the cells of a CSV file by commas."),
+            ("title;list\n", "rows.csv", "a CSV file by commas. The command also takes --delimiter."),
             ("title\tlist\n", "rows.csv", "Separate the cells of a CSV file by commas."),
             ("title,list,list_id\n", "rows.csv", 'the column "list_id" twice'),
             ("title,,list\n", "rows.csv", 'a column "" that'),
