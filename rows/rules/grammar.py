@@ -250,7 +250,8 @@ class _Reader(OperandReader):
             case "$iin":
                 return self.among_ignoring_case(cell, column, value, path)
             case "$search":
-                return self.search(cell.hops, (cell.column,), value, path)
+                found = self.search(cell.hops, (cell.column,), value, path)
+                return Not(IsNull(cell)) if found == TRUE else found  # no words, and a null matches nothing
             case "$contains" if column.type == "json":
                 self.check_contained(value, path)
                 return Compare(cell, "encloses", self.operand("jsonb", value, path))

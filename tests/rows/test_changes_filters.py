@@ -34,6 +34,7 @@ FILTERS: list[dict[str, Any]] = [
     {"title": {"$gt": "$$"}}, {"title": {"$between": ["$", "$$z"]}},
     {"title": {"$contains": ""}}, {"title": {"$startsWith": "$$"}}, {"title": {"$like": "%"}}, {"title": {"$search": " "}},
     {"$search": "$$x"}, {"$search": ""}, {"title": {"$eq": {"$column": "note"}}}, {"note": {"$icontains": "B_C%"}},
+    {"note": {"$search": ""}},
     {"id": {"$nin": []}}, {"id": {"$in": []}}, {"n": {"$nin": []}}, {"n": {"$in": [2, None]}}, {"n": {"$not": {"$gt": 1}}},
     {"tags": []}, {"tags": {"$eq": []}}, {"tags": {"$ne": []}}, {"tags": {"$hasAll": []}}, {"tags": {"$hasAny": []}},
     {"$not": {"tags": {"$hasAll": []}}}, {"tags": {"$has": "$$x"}}, {"tags": {"$hasAny": ["$x"]}}, {"tags": ["a", "$$x"]},

@@ -182,6 +182,8 @@ COMPOUND: list[tuple[dict[str, Any], Condition]] = [
     ({"list.name": {"$search": "tea"}}, Search((path("name", LIST),), Slot(0, "text[]"))),
     ({"$search": "tea"}, Search((path("title"), path("notes")), Slot(0, "text[]"))),
     ({"$search": " \n"}, TRUE),
+    ({"list.name": {"$search": ""}}, Not(IsNull(path("name", LIST)))),
+    ({"title": {"$search": " "}, "priority": 1}, And((Not(IsNull(path("title"))), eq("priority", 0)))),
     ({"$search": "", "priority": 1}, eq("priority", 0)),
 ]
 
