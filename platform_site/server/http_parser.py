@@ -21,6 +21,8 @@ MAX_HEADERS: Final = 100
 MAX_PIPELINED: Final = 64
 _ABSOLUTE: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://([^/?#]*)(.*)")
 _FIRST_LINE: Final = re.compile(rb"[A-Za-z]{1,16} /")
+_METHODS: Final = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
+_UNKNOWN_METHOD: Final = f"No endpoint supports that method. The methods are {_METHODS}."
 _NOT_HTTP: Final = "This is not a valid HTTP/1.1 request."
 
 
@@ -92,7 +94,11 @@ class RequestParser:
             self.refuse(cause)
         except httptools.HttpParserInvalidMethodError:
             is_word = _FIRST_LINE.match(data) is not None
-            self.refuse(errors.MethodNotAllowed() if is_word else errors.InvalidRequest(_NOT_HTTP))
+            self.refuse(
+                errors.MethodNotAllowed(_UNKNOWN_METHOD, headers={"Allow": _METHODS})
+                if is_word
+                else errors.InvalidRequest(_NOT_HTTP)
+            )
         except httptools.HttpParserError:
             self.refuse(errors.InvalidRequest(_NOT_HTTP))
         return b""

@@ -153,6 +153,13 @@ def test_odd_requests_get_the_envelope(served: Up, head: bytes, status: int, cod
     assert_envelope(talk(served.base_url, head), status, code)
 
 
+@pytest.mark.parametrize("method", [b"get", b"FOO"])
+def test_an_unknown_method_gets_those_of_the_service(served: Up, method: bytes) -> None:
+    answers = talk(served.base_url, method + b" /v1/projects HTTP/1.1\r\n" + HOST + b"\r\n")
+    assert answers.statuses == [405]
+    assert b"\r\nallow: get, head, post, put, patch, delete, options\r\n" in answers.raw.lower()
+
+
 def test_a_head_that_is_too_large_is_refused(served: Up) -> None:
     answers = talk(served.base_url, b"GET /healthz HTTP/1.1\r\n" + HOST + b"X: " + b"a" * 200_000 + b"\r\n\r\n")
     assert answers.statuses in ([431], [400], [])
