@@ -122,7 +122,11 @@ class InvocationViewSet(FunctionScopedViewSet):
         run = self._wait_for_end(run_id, 5)
         if run is None:
             return self._queued_response(new.function_name, run_id)
-        response = _stored_response(run)
+        try:
+            response = _stored_response(run)
+        except FunctionTimeout as error:
+            error.headers[idempotency.REPLAYED] = "true"
+            raise
         response.headers[idempotency.REPLAYED] = "true"
         return response
 

@@ -656,6 +656,14 @@ def test_the_same_idempotency_key_runs_once(tracker: Tracker) -> None:
     assert len(tracker.get("owner", "/functions/count/runs").json["data"]) == 1
 
 
+def test_a_repeated_timeout_says_that_it_is_a_repetition(tracker: Tracker) -> None:
+    deploy(tracker, "slow", "export default () => new Promise(() => {})", timeout_ms=50)
+    keyed = {"headers": {"Idempotency-Key": "once"}}
+    first, second = invoke(tracker, "slow", **keyed), invoke(tracker, "slow", **keyed)
+    assert (first.status, second.status, first.json["error"]["run_id"]) == (504, 504, second.json["error"]["run_id"])
+    assert ("Idempotency-Replayed" in first.headers, second.headers["Idempotency-Replayed"]) == (False, "true")
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_keyed_run_that_was_deleted_from_the_history_is_409(tracker: Tracker, is_async: bool) -> None:
     deploy(tracker, "count", "let n = 0; export default () => ++n")
