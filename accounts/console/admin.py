@@ -98,8 +98,27 @@ class RoleForm(BaseDialogForm):  # type: ignore[misc]
         self.fields["role"].initial = (roles.role_of(user) if user else None) or "none"
 
 
+class _PersonAdmin(ReadOnlyAdmin):
+    """Operators may not act on other staff, their sessions and keys: one of them could lock all superusers out."""
+
+    person_field: ClassVar = ""
+    """Empty: the record is the person."""
+
+    def allowed(self, request: HttpRequest, chosen: list[Any]) -> list[Any]:
+        if self.has_manage_staff_permission(request):
+            return chosen
+        permitted = []
+        for record in chosen:
+            person: User | None = getattr(record, self.person_field) if self.person_field else record
+            if person is not None and person.is_staff and person.pk != request.user.pk:
+                self.message_user(request, f"{record}: only a superuser may do this to staff.", messages.ERROR)
+            else:
+                permitted.append(record)
+        return permitted
+
+
 @admin.register(User)
-class UserAdmin(ReadOnlyAdmin):
+class UserAdmin(_PersonAdmin):
     search_fields = ("=id", "=environment_id", "email", "name")
     search_help_text = "Id, environment, email or name"
     list_display = ("email", "id", "name", "pool", "state", "last_login")
@@ -125,15 +144,6 @@ class UserAdmin(ReadOnlyAdmin):
         if user is None or user.pk == request.user.pk or second_factor.device_of(user) is None:
             pointless.add("reset_second_factor")
         return [one for one in super().get_actions_detail(request, object_id) if one.path not in pointless]
-
-    def allowed(self, request: HttpRequest, chosen: list[User]) -> list[User]:
-        """Operators may not act on other staff: one of them could lock all superusers out."""
-        if self.has_manage_staff_permission(request):
-            return chosen
-        refused = [user for user in chosen if user.is_staff and user.pk != request.user.pk]
-        for user in refused:
-            self.message_user(request, f"{user}: only a superuser may do this to staff.", messages.ERROR)
-        return [user for user in chosen if user not in refused]
 
     @display(description="Staff role")
     def staff_role(self, user: User) -> str:
@@ -229,7 +239,8 @@ class UserAdmin(ReadOnlyAdmin):
 
 
 @admin.register(Session)
-class SessionAdmin(ReadOnlyAdmin):
+class SessionAdmin(_PersonAdmin):
+    person_field = "user"
     search_fields = ("=id", "=user__id", "=environment_id", "user__email")
     search_help_text = "Id of the session, the user or the environment, or an email"
     empty_words = "Signing in starts a session: POST /v1/auth/token."
@@ -268,7 +279,8 @@ class SessionAdmin(ReadOnlyAdmin):
 
 
 @admin.register(ServerKey)
-class ServerKeyAdmin(ReadOnlyAdmin):
+class ServerKeyAdmin(_PersonAdmin):
+    person_field = "account"
     search_fields = ("=id", "=environment_id", "=account__id", "=prefix", "name")
     search_help_text = "Id of the key, the environment or the account, the shown beginning of the secret, or the name"
     empty_words = "Members create them under Keys in their console, or with POST /v1/keys."

@@ -16,6 +16,7 @@ from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
 from accounts import audit
 from accounts.console.base import MAX_AT_ONCE
+from accounts.keys import permissions
 from accounts.models import AuditEntry, ServerKey, Session, SigningKey, User
 from accounts.staff import roles
 from accounts.staff.roles import StaffRole
@@ -189,6 +190,36 @@ def test_an_operator_acts_and_gives_no_roles(
     browser.post(path, {"_form_submitted": "True"})
     assert "only a superuser" in browser.get(reverse("admin:index")).content.decode()
     assert User.objects.get(pk=boss.pk).disabled_at is None
+
+
+def test_operators_revoke_no_sessions_and_keys_of_other_staff(
+    hire: Callable[[StaffRole], User],
+    make_user: Callable[..., User],
+    things: dict[str, str],
+) -> None:
+    operator, boss = hire(StaffRole.OPERATOR), make_user("boss", is_staff=True)
+    browser = browser_of(operator)
+
+    def make_account_key(user: User) -> None:
+        authority = permissions.operators(account_id=user.pk)
+        user_service.issue_key(name="Key", scopes=["projects:read"], authority=authority, actor=audit.SYSTEM)
+
+    for model, one, many, make in (
+        (Session, "end_session", "end_sessions", session_of),
+        (ServerKey, "revoke_one_key", "revoke_keys", make_account_key),
+    ):
+        make(boss)
+        make(operator)
+        name = f"accounts_{model._meta.model_name}"
+        for record in model._default_manager.all():
+            path = reverse(f"admin:{name}_{one}", args=[quote(record.pk)])
+            assert browser.post(path, {"_form_submitted": "True"}).status_code == 200
+        (live,) = model._default_manager.filter(revoked_at=None)
+        assert (live.user_id if isinstance(live, Session) else live.account_id) == boss.pk
+        form = {"action": many, "_selected_action": [live.pk], "confirmed": "yes"}
+        for person, left in ((operator, 1), (boss, 0)):
+            browser_of(person).post(reverse(f"admin:{name}_changelist"), form)
+            assert model._default_manager.filter(revoked_at=None).count() == left
 
 
 def test_user_page_hides_staff_fields_and_account_page_hides_rule_fields(
