@@ -2,6 +2,7 @@
 Reading reports invalid JSON, duplicate keys, and secrets."""
 
 import json
+import os
 import re
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
@@ -54,6 +55,19 @@ def check_folder(folder: Path) -> None:
         if store.find_link() is None:
             hint = "Create a project with `platform init NAME`, or run `platform link PROJECT` and `platform pull`."
         raise Failure(Exit.USAGE, "no_folder", f"There is no folder {folder}.", hint)
+    check_links(folder)
+
+
+def check_links(folder: Path) -> None:
+    """Refuse symbolic links out of the repository, which may be someone else's: `pull` would write there, and `push`
+    send what is there."""
+    beside = Path(os.path.realpath(folder.absolute().parent))
+    root = next((each for each in (beside, *beside.parents) if (each / ".git").exists()), beside)
+    functions = folder / "functions"
+    for path in (folder, functions, *folder.glob("*.json"), *functions.glob("*.[tj]s")):
+        if not Path(target := os.path.realpath(path)).is_relative_to(root):
+            hint = "Use a copy, or name the folder itself with --folder."
+            raise Failure(Exit.USAGE, "link_outside", f"{path} is a link out of {root}, to {target}.", hint)
 
 
 def read(folder: Path) -> Backend:

@@ -4,6 +4,7 @@ import copy
 import json
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -79,6 +80,42 @@ def test_an_environment_is_pushed_and_pulled(files: Files) -> None:
     assert _changes(cli, "plan", "--folder", "again") == []
     assert [each["file"] for each in cli.json("pull") if each["written"]] == ["backend/auth.json"]
     assert not any(each["written"] for each in cli.json("pull"))
+
+
+def test_links_out_of_the_repository_are_refused(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """In a cloned repository they may be someone else's."""
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "schema.json").write_text(json.dumps(SCHEMA))
+    backend = cli.folder / "backend"
+
+    def refused() -> None:
+        for command in ("pull", "plan", "push", "dev"):
+            assert cli.error(command, code=2)["code"] == "link_outside", command
+        assert [each.name for each in outside.iterdir()] == ["schema.json"]
+
+    backend.symlink_to(outside)
+    refused()
+    backend.unlink()
+    for linked in ("functions", "schema.json"):
+        backend.mkdir()
+        (backend / linked).symlink_to(outside if linked == "functions" else outside / linked)
+        refused()
+        shutil.rmtree(backend)
+    (cli.folder / "shared").mkdir()
+    backend.symlink_to("shared")
+    cli.run("pull")
+    assert (cli.folder / "shared" / "schema.json").exists()
+
+
+def test_a_link_within_a_repository_is_followed(tmp_path: Path) -> None:
+    shared, app = tmp_path / "shared", tmp_path / "app"
+    shared.mkdir()
+    app.mkdir()
+    (app / "backend").symlink_to(shared)
+    with pytest.raises(Failure, match="is a link out of"):
+        backend_files.read(app / "backend")
+    (tmp_path / ".git").mkdir()
+    backend_files.read(app / "backend")
 
 
 def test_options_may_stand_before_the_command(files: Files) -> None:

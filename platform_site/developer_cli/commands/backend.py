@@ -48,6 +48,7 @@ def pull(
     Secrets, also those in URLs, are not written."""
     api = session.environment_api(environment)
     folder = backend_folder(folder)
+    backend_files.check_links(folder)
     files = _pulled(api, folder, credentials)
     differing = [path for path, text in files.items() if path.exists() and _differs(path, text)]
     if differing and not force:
