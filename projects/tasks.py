@@ -41,7 +41,8 @@ def finish_environment_deletion(environment_id: str) -> None:
 
 @shared_task
 def fill_branch(environment_id: str) -> None:
-    branching.finish(environment_id)
+    if branching.finish(environment_id):
+        finish_branches()  # those that had to wait for a slot
 
 
 @periodic_job(every=settings.JOB_SECONDS)

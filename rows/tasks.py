@@ -6,7 +6,9 @@ from celery import shared_task
 from django.conf import settings
 from django.db import Error, transaction
 
+from platform_site.background import long_tasks
 from platform_site.background.periodic import log_failures, periodic_job, periodic_job_per_region
+from platform_site.concurrency.fair_semaphore import Full
 from platform_site.http.errors import Conflict
 from platform_site.postgres import sqlstates
 from projects.directory.environments import environment_ref
@@ -30,7 +32,10 @@ def make_indexes(environment_id: str) -> None:
     if (environment := environment_ref(environment_id)) is None:
         return
     try:
-        concurrent_indexes.make_due(environment)
+        with long_tasks.slots.slot(environment.project_id, wait=0):
+            concurrent_indexes.make_due(environment)
+    except Full:
+        log.info("indexes of %s wait for those of others", environment_id)
     except Error as error:
         if sqlstates.sqlstate(error) == sqlstates.TOO_LONG_FOR_AN_INDEX:
             _skipped_until[environment_id] = time.monotonic() + _SKIP_SECONDS

@@ -13,8 +13,9 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError, Error, transaction
 from django.db.models.functions import Now
 
 from accounts.audit import Actor
-from platform_site.background import advisory_locks
+from platform_site.background import advisory_locks, long_tasks
 from platform_site.background.advisory_locks import LockSpace
+from platform_site.concurrency.fair_semaphore import Full
 from platform_site.identity import signals
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.postgres import sqlstates, statements, transaction_settings
@@ -139,8 +140,8 @@ def unfinished(after: str) -> list[str]:
 
 
 def finish(environment_id: str) -> bool:
-    """True if the branch is settled, successfully or not; False if another process works on it or the region is
-    unavailable."""
+    """True if the branch is settled, successfully or not; False if another process works on it, the region is
+    unavailable, or too many branches are being filled."""
     branch = (
         Environment.objects.live()
         .select_related("project", "parent")
@@ -150,8 +151,9 @@ def finish(environment_id: str) -> bool:
     if branch is None:
         return False
     try:
-        return _finish_reset(branch) if branch.filled_from == Environment.Filling.RESET else _finish_copy(branch)
-    except (SchemaBusy, BranchDeleted, TablesInUse):
+        with long_tasks.slots.slot(branch.project_id, wait=0):
+            return _finish_reset(branch) if branch.filled_from == Environment.Filling.RESET else _finish_copy(branch)
+    except (Full, SchemaBusy, BranchDeleted, TablesInUse):
         return False
     except SourceGone:
         return fail(environment_id, "The source environment was deleted.")

@@ -13,6 +13,8 @@ from django.utils import timezone
 from accounts import audit
 from accounts.models import AuditEntry, User
 from accounts.users import service as accounts
+from platform_site.background import long_tasks
+from platform_site.concurrency.fair_semaphore import FairSemaphore
 from platform_site.identity import signals
 from projects import tasks
 from projects.models import Environment
@@ -263,6 +265,26 @@ def test_two_at_once_from_one_source(tracker: Tracker, branch: Branch) -> None:
         thread.join(30)
     assert [status_of(pk)[0] for pk in made] == ["ready"] * 3
     assert {len(rows(tracker, "tasks", pk)) for pk in made} == {2}
+
+
+def test_copies_of_one_project_leave_slots_to_others(
+    branch: Branch, in_the_middle: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker's threads also deliver webhooks and start functions."""
+    monkeypatch.setattr(long_tasks, "slots", FairSemaphore(4, per_owner=1, slow_after=30))
+    first, second = (branch(name, data="full").json["id"] for name in ("first", "second"))
+    found: list[str] = []
+
+    def meanwhile() -> None:
+        tasks.fill_branch(second)
+        found.append(status_of(second)[0])
+        with long_tasks.slots.slot("another project", wait=0):
+            pass
+
+    in_the_middle.append(meanwhile)
+    tasks.fill_branch(first)
+    assert found == ["creating"]
+    assert [status_of(each)[0] for each in (first, second)] == ["ready", "ready"], "it follows at once"
 
 
 # ── Users who go meanwhile ──────────────────────────────────────────────────────────────────────────────────────────

@@ -12,6 +12,8 @@ from django.conf import settings as django_settings
 from django.db import DatabaseError, connections, transaction
 
 from accounts import audit
+from platform_site.background import long_tasks
+from platform_site.concurrency.fair_semaphore import FairSemaphore
 from platform_site.embedded import postgres as embedded_postgres
 from platform_site.identity.callers import EnvironmentRef
 from projects import services
@@ -329,6 +331,18 @@ def test_an_environment_whose_indexes_cannot_be_made_holds_up_no_other(
     assert asked.count(first) == 1, "what cannot be made is not tried again by each periodic job"
     tasks.make_indexes(first)
     assert asked.count(first) == 2, "but when the schema changes"
+
+
+@pytest.mark.usefixtures("everything_is_large")
+def test_indexes_wait_for_a_slot_of_their_project(environment: EnvironmentRef, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_tasks, "slots", FairSemaphore(4, per_owner=1, slow_after=30))
+    schema_service.change(environment, document("title", indexes=[["title"]]), actor=audit.SYSTEM)
+    due = CurrentVersion.objects.using(REGION).filter(indexes_due=True)
+    with long_tasks.slots.slot(environment.project_id, wait=0):
+        tasks.make_indexes(environment.environment_id)
+        assert due.exists()
+    tasks.settle()
+    assert not due.exists()
 
 
 def superuser() -> psycopg.Connection[Any]:
