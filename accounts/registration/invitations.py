@@ -98,6 +98,6 @@ def accept(
         raise one_time_links.invalid_link()
     chosen = invitation.details["name"] if name is None else name
     passwords.check_chosen(password, User(email=invitation.recipient, name=chosen))
-    password_hash = passwords.hashed(password)
+    password_hash = passwords.hashed(password, invitation.environment_id)
     with transaction.atomic():
         return on_created(sign_up.make_user(invitation, password_hash=password_hash, name=chosen, via="invitation"))

@@ -59,7 +59,7 @@ def change(
     if password is not None:
         known = _known_password(user, current_password)
         passwords.check_chosen(password, user)
-        values["password_hash"] = passwords.hashed(password)
+        values["password_hash"] = passwords.hashed(password, user.environment_id)
     with transaction.atomic():
         changed = user_service.change_user(
             user, actor=actor, known_password_hash=known, kept_session_id=actor.session_id, **values
@@ -77,7 +77,7 @@ def _known_password(user: User, offered: str | None) -> str:
         )
     if offered is None:
         raise ValidationFailed.of("current_password", "required", "This field is required.")
-    if not passwords.is_correct(offered, user.password):
+    if not passwords.is_correct(offered, user.password, user.environment_id):
         raise user_service.wrong_current_password()
     return user.password
 
@@ -120,7 +120,7 @@ def change_email(link: AccountEmail, password: str) -> User:
     before = link.user
     if before is None:
         raise one_time_links.invalid_link()
-    if not passwords.is_correct(password, before.password):
+    if not passwords.is_correct(password, before.password, before.environment_id):
         one_time_links.count_wrong_password(link)
         raise wrong_password()
     with transaction.atomic():

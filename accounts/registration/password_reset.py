@@ -35,7 +35,7 @@ def reset(link: AccountEmail, password: str) -> User:
     if link.user is None:
         raise one_time_links.invalid_link()
     passwords.check_chosen(password, link.user)
-    password_hash = passwords.hashed(password)
+    password_hash = passwords.hashed(password, link.environment_id)
     with transaction.atomic():
         one_time_links.use_up(link)
         user = user_service.change_user(

@@ -29,9 +29,8 @@ def request_sign_up(
     if pool.most_users is not None:
         user_service.check_room(pool.id, pool.most_users)
     check_limit()
-    email_outbox.write(
-        Kind.SIGN_UP, pool_id=pool.id, recipient=recipient, name=name, password_hash=passwords.hashed(password)
-    )
+    password_hash = passwords.hashed(password, pool.id)
+    email_outbox.write(Kind.SIGN_UP, pool_id=pool.id, recipient=recipient, name=name, password_hash=password_hash)
 
 
 _SIGN_UP_DISABLED: Final = "`sign_up` of PATCH /v1/auth/settings is off."
@@ -54,7 +53,7 @@ def confirm(link: AccountEmail, password: str, on_created: Callable[[User], Crea
     same transaction. Raises InvalidGrant naming `token` or `password`, Forbidden (sign-up closed; the link stays
     valid), ValidationFailed (email taken), QuotaExceeded, RateLimited."""
     _check_mode(link.environment_id)  # closing sign-up also stops those that are in progress
-    if not passwords.is_correct(password, link.details["password_hash"]):
+    if not passwords.is_correct(password, link.details["password_hash"], link.environment_id):
         one_time_links.count_wrong_password(link)
         raise wrong_password()
     with transaction.atomic():

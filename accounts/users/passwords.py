@@ -1,14 +1,17 @@
 """Password hashing and rules. Argon2id with 12 MiB and three passes, one of OWASP's minimum configurations of equal
 strength. A process hashes one at a time, so that sign-ins leave CPU time for others; after WAIT_SECONDS a request is
-refused."""
+refused. They are hashed in their order, of each user pool at most one at a time: a tenant that sets many must not delay
+the sign-ins of others."""
 
 import os
 import threading
+import time
 import unicodedata
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TYPE_CHECKING, Final, TypeVar
+from weakref import WeakValueDictionary
 
 from django.contrib.auth import password_validation
 from django.contrib.auth.hashers import (
@@ -72,17 +75,25 @@ class _Hashing:
     the allocator would keep 12 MiB for each thread."""
 
     def __init__(self) -> None:
-        self.free = threading.Lock()
+        self.of_pools: WeakValueDictionary[str | None, threading.Lock] = WeakValueDictionary()
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="passwords")
 
-    def run(self, work: Callable[[], Made]) -> Made:
+    def run(self, work: Callable[[], Made], pool_id: str | None = None) -> Made:
         server_hints.will_block()
-        if not self.free.acquire(timeout=WAIT_SECONDS):
-            raise RateLimited(1, "Too many sign-ins are in progress. Try again shortly.")
+        refused = RateLimited(1, "Too many sign-ins are in progress. Try again shortly.")
+        until, own = time.monotonic() + WAIT_SECONDS, self.of_pools.setdefault(pool_id, threading.Lock())
+        if not own.acquire(timeout=WAIT_SECONDS):
+            raise refused
         try:
-            return self.thread.submit(work).result()
+            hashing = self.thread.submit(work)
+            try:
+                return hashing.result(max(0.0, until - time.monotonic()))
+            except TimeoutError:
+                if hashing.cancel():
+                    raise refused from None
+                return hashing.result()  # it has begun
         finally:
-            self.free.release()
+            own.release()
 
 
 _hashing = _Hashing()
@@ -101,7 +112,7 @@ def _dummy_hash() -> str:
     return make_password("a password without an owner")
 
 
-def is_correct(password: str, encoded: str | None) -> bool:
+def is_correct(password: str, encoded: str | None, pool_id: str | None = None) -> bool:
     """Whether it matches, in constant time even for None. Raises RateLimited. Hold no transaction or lock."""
     if len(password) > MAX_INPUT_LENGTH:
         return False
@@ -113,20 +124,20 @@ def is_correct(password: str, encoded: str | None) -> bool:
             return False
         return check_password(password, encoded)
 
-    return _hashing.run(check)
+    return _hashing.run(check, pool_id)
 
 
-def hashed(password: str) -> str:
-    return _hashing.run(lambda: make_password(password))
+def hashed(password: str, pool_id: str | None = None) -> str:
+    return _hashing.run(lambda: make_password(password), pool_id)
 
 
-def is_outdated(encoded: str, password: str) -> bool:
+def is_outdated(encoded: str, password: str, pool_id: str | None = None) -> bool:
     """Whether the hash has old parameters or is of an unnormalised password. Raises RateLimited."""
     if identify_hasher(encoded).must_update(encoded):
         return True
     if read(password) == password:
         return False
-    return not _hashing.run(lambda: Argon2idHasher().verify_exactly(read(password), encoded))
+    return not _hashing.run(lambda: Argon2idHasher().verify_exactly(read(password), encoded), pool_id)
 
 
 def check_chosen(password: str, user: "User | None" = None) -> None:

@@ -65,7 +65,7 @@ def create_user(
         user.set_unusable_password()
     else:
         passwords.check_chosen(password, user)
-        user.password = passwords.hashed(password)
+        user.password = passwords.hashed(password, pool_id)
     with transaction.atomic():
         environment_directory.lock_shared(pool_id)
         if most is not None:
@@ -124,7 +124,7 @@ def change_user(
     password_hash = values.get("password_hash")
     if "password" in values:
         passwords.check_chosen(values["password"], user)
-        password_hash = passwords.hashed(values["password"])
+        password_hash = passwords.hashed(values["password"], user.environment_id)
     with transaction.atomic():
         if values.get("is_disabled") and user.is_superuser:
             keep_one_superuser(user.pk)

@@ -75,14 +75,16 @@ def sign_in(*, pool_id: str | None, environment_id: str | None, email: str, pass
     """Start a session with email and password. `pool_id` has the user (None: platform accounts), `environment_id` is
     signed in to; they differ for a preview branch. Raises as `authenticate`."""
     user = authenticate(pool_id=pool_id, environment_id=environment_id, email=email, password=password)
-    better = passwords.hashed(password) if passwords.is_outdated(user.password, password) else None
+    is_outdated = passwords.is_outdated(user.password, password, pool_id)
+    better = passwords.hashed(password, pool_id) if is_outdated else None
     return start(user, environment_id=environment_id, device=device, method="password", password_hash=better)
 
 
 def authenticate(*, pool_id: str | None, environment_id: str | None, email: str, password: str) -> User:
     """Raises InvalidGrant, after the same work for unknown, disabled and password-less users, and RateLimited."""
     user = User.objects.with_email(pool_id, email).first()
-    is_correct = passwords.is_correct(password, user.password if user and user.disabled_at is None else None)
+    encoded = user.password if user and user.disabled_at is None else None
+    is_correct = passwords.is_correct(password, encoded, pool_id)
     if user is None or not is_correct:
         log.info("sign-in refused", extra={"environment_id": environment_id, "user_id": user.pk if user else None})
         raise InvalidGrant("The email or the password is wrong.")

@@ -283,9 +283,9 @@ def test_an_address_that_nobody_proved_is_told_nothing(api: Api, una: User, post
 def test_a_password_that_was_replaced_at_that_moment_stays(una: User, monkeypatch: pytest.MonkeyPatch) -> None:
     hashed = passwords.hashed
 
-    def hashed_later(password: str) -> str:
+    def hashed_later(password: str, pool_id: str | None) -> str:
         User.objects.filter(pk=una.pk).update(password=hashed("the owner's new one"))
-        return hashed(password)
+        return hashed(password, pool_id)
 
     monkeypatch.setattr(passwords, "hashed", hashed_later)
     caller = Caller("user", una.pk, frozenset())

@@ -121,6 +121,28 @@ def test_one_hash_runs_at_a_time_and_whoever_waits_too_long_is_told() -> None:
     assert not passwords.is_correct(PASSWORD, None)
 
 
+def test_hashes_of_one_pool_do_not_delay_those_of_others() -> None:
+    """A tenant may set the passwords of its users in parallel."""
+    begun, release = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def hash_for(pool_id: str) -> None:
+        passwords._hashing.run(lambda: (order.append(pool_id), begun.set(), release.wait(10)), pool_id)
+
+    with ThreadPoolExecutor(8) as pool:
+        hashing = [pool.submit(hash_for, "env_a")]
+        begun.wait(10)
+        hashing += [pool.submit(hash_for, "env_a") for _ in range(6)]
+        time.sleep(0.2)
+        hashing.append(pool.submit(hash_for, "env_b"))
+        time.sleep(0.2)
+        release.set()
+        for each in hashing:
+            each.result(10)
+    assert order[:2] == ["env_a", "env_b"]
+    assert {*order}.isdisjoint(passwords._hashing.of_pools), "what is not needed is not kept"
+
+
 # ── Limits ──
 
 
