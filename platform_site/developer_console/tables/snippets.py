@@ -1,6 +1,7 @@
 """Code that reads and writes the rows of one table, with its own columns: for Home and the API page of a table."""
 
 import json
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from math import inf
 from typing import Any, Final, NamedTuple
 
 from django.conf import settings
+from django.template.loader import render_to_string
 
 from platform_site.developer_console.frame import Console
 from platform_site.developer_console.tables.columns import Column, columns_of
@@ -47,6 +49,7 @@ _MAX_INSERTED: Final = 6
 _LONGEST_TEXT: Final = 200
 _LARGEST_IN_JAVASCRIPT: Final = 2**53 - 1
 _LONGEST_LINE: Final = 60
+_PART: Final = re.compile(r"^=== (\w+)\n", re.MULTILINE)
 
 
 class Code(NamedTuple):
@@ -119,10 +122,25 @@ def _text(definition: Mapping[str, Any]) -> str | None:
 
 
 def codes(language: str, console: Console, sample: Sample, key: str = "") -> list[Code]:
-    """One for each operation, after `setup`, if any."""
-    written = {"curl": _curl, "javascript": _javascript, "python": _python}[language]
-    found = written(sample, key or PLACEHOLDERS[language], console.environment["id"])
-    return [Code(id_, _TITLES[id_], text) for id_, text in found.items()]
+    """One for each operation, after `setup`, if any: the parts of `templates/console/code`."""
+    notation = "json" if language == "curl" else language
+    inserted, updated = _block(sample.inserted, notation), _block(sample.updated, notation)
+    where = _inline(sample.where, "javascript" if language == "javascript" else "json")
+    if language == "curl":
+        where, inserted, updated = (shlex.quote(text) for text in (f"where={where}", inserted, updated))
+    elif language == "python":
+        where = repr(where)
+    context = {
+        "url": settings.BASE_URL,
+        "key": key or PLACEHOLDERS[language],
+        "environment": console.environment["id"],
+        "table": sample.table,
+        "where": where if sample.where else "",
+        "inserted": inserted,
+        "updated": updated,
+    }
+    _, *parts = _PART.split(render_to_string(f"console/code/{language}.txt", context))
+    return [Code(id_, _TITLES[id_], text.strip()) for id_, text in zip(parts[::2], parts[1::2], strict=True)]
 
 
 def first_lines(console: Console, table: str, key: str = "") -> list[Code]:
@@ -132,84 +150,6 @@ def first_lines(console: Console, table: str, key: str = "") -> list[Code]:
         parts = {code.id: code.text for code in codes(language, console, Sample(table), key)}
         found.append(Code(language, title, "\n\n".join(parts[id_] for id_ in ("setup", "list") if id_ in parts)))
     return found
-
-
-def _curl(sample: Sample, key: str, environment_id: str) -> dict[str, str]:
-    def call(flags: str, path: str, *more: str) -> str:
-        lines = [f'curl {flags}"{settings.BASE_URL}/v1{path}"', f'-H "Authorization: Bearer {key}"', *more]
-        return " \\\n  ".join(lines)
-
-    def body(value: Any) -> tuple[str, str]:
-        return '-H "Content-Type: application/json"', f"-d {shlex.quote(_block(value, 'json'))}"
-
-    rows = f"/rows/{sample.table}"
-    where = shlex.quote(f"where={_inline(sample.where, 'json')}")
-    filtered = [f"--data-urlencode {where}"] if sample.where else []
-    return {
-        "list": call("-G ", rows, *filtered, "-d order=created_at.desc -d limit=10"),
-        "get": call("", f"{rows}/ROW_ID"),
-        "insert": call("", rows, *body(sample.inserted)),
-        "update": call("-X PATCH ", f"{rows}/ROW_ID", *body(sample.updated)),
-        "delete": call("-X DELETE ", f"{rows}/ROW_ID"),
-        "changes": call("-N ", "/changes", *body({"subscriptions": {"rows": {"table": sample.table}}})),
-    }
-
-
-def _javascript(sample: Sample, key: str, environment_id: str) -> dict[str, str]:
-    url, rows = settings.BASE_URL, f'client.rows("{sample.table}")'
-    options = _block({"url": url, "key": key, "environment": environment_id}, "javascript")
-    where = f"  where: {_inline(sample.where, 'javascript')},\n" if sample.where else ""
-    return {
-        "setup": f'import {{ createClient }} from "{url}/client.js";\n\nconst client = createClient({options});',
-        "list": f"""const {{ data }} = await {rows}.list({{
-{where}  order: "created_at.desc",
-  limit: 10,
-}});
-console.log(data);""",
-        "get": f'const row = await {rows}.get("ROW_ID");',
-        "insert": f"const inserted = await {rows}.insert({_block(sample.inserted, 'javascript')});",
-        "update": f'const updated = await {rows}.update("ROW_ID", {_block(sample.updated, "javascript")});',
-        "delete": f'await {rows}.delete("ROW_ID");',
-        "changes": f"""for await (const change of {rows}.changes()) {{
-  if (change.type === "reset") console.log("List the rows again");
-  else if (change.type === "row") console.log("New or changed", change.row);
-  else console.log("Gone", change.id);
-}}""",
-        "types": f"""// curl "{url}/v1/schema/types.ts?role=user" -H "Authorization: Bearer YOUR_CI_KEY" -o types.ts
-import type {{ Tables }} from "./types.ts";
-
-const typed = createClient<Tables>({options});""",
-    }
-
-
-def _python(sample: Sample, key: str, environment_id: str) -> dict[str, str]:
-    rows = f'"/rows/{sample.table}"'
-    one = f'"/rows/{sample.table}/ROW_ID"'
-    where = f'"where": {_inline(sample.where, "json")!r}, ' if sample.where else ""
-    check = "answer.raise_for_status()"
-    return {
-        "setup": f"""import httpx
-
-api = httpx.Client(
-    base_url="{settings.BASE_URL}/v1",
-    headers={{"Authorization": "Bearer {key}"}},
-)""",
-        "list": f"""query = {{{where}"order": "created_at.desc", "limit": 10}}
-answer = api.get({rows}, params=query)
-{check}
-print(answer.json()["data"])""",
-        "get": f"answer = api.get({one})\n{check}\nprint(answer.json())",
-        "insert": f"""answer = api.post({rows}, json={_block(sample.inserted, "python")})
-{check}
-print(answer.json()["id"])""",
-        "update": f"answer = api.patch({one}, json={_block(sample.updated, 'python')})\n{check}",
-        "delete": f"answer = api.delete({one})\n{check}",
-        "changes": f"""wanted = {{"subscriptions": {{"rows": {{"table": "{sample.table}"}}}}}}
-with api.stream("POST", "/changes", json=wanted, timeout=30) as stream:
-    stream.raise_for_status()
-    for line in stream.iter_lines():
-        print(line)""",
-    }
 
 
 def _block(value: dict[str, Any], language: str) -> str:
