@@ -6,7 +6,6 @@ from typing import Any, Final
 import psycopg
 from django.db import Error as DjangoDatabaseError
 from django.db import OperationalError
-from psycopg_pool import PoolTimeout
 
 from platform_site.http.errors import ApiError, Internal, NotFound, Unavailable, ValidationFailed
 from platform_site.http.fields import WHOLE_BODY
@@ -77,7 +76,7 @@ def lost_connection(error: BaseException) -> bool:
     if not is_database_error(error):
         return False
     for cause in _causes(error):
-        if isinstance(cause, PoolTimeout | psycopg.errors.ConnectionTimeout) or cause.pgconn is not None:
+        if isinstance(cause, psycopg.errors.ConnectionTimeout) or cause.pgconn is not None:
             return False
         state = cause.sqlstate
         if state in ENDED:
