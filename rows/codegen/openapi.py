@@ -81,7 +81,7 @@ def environment_description(platform: Mapping[str, Any], described: RoleTables) 
 
 
 def _share(operation: Mapping[str, Any], components: dict[str, Json]) -> Json:
-    """A generic operation without `table` and examples; parameters and errors move into `components`."""
+    """A generic operation without `table`; parameters, without examples, and errors move into `components`."""
     name = operation["operationId"]
     parameters = {each["name"]: {**each} for each in operation["parameters"] if each["name"] != "table"}
     for parameter in parameters.values():
@@ -98,28 +98,15 @@ def _share(operation: Mapping[str, Any], components: dict[str, Json]) -> Json:
 
 
 def _of_table(operation: Mapping[str, Any], table: RoleTable) -> Json:
-    found: Json = {
-        **operation,
+    named = {
         "operationId": f"{table.name}_{_OPERATIONS[operation['operationId']][0]}",
         "summary": f"{table.name}: {operation['summary']}",
-        "responses": {
-            status: {**response, "content": _contents(response["content"], table)}
-            if "content" in response
-            else response
-            for status, response in operation["responses"].items()
-        },
     }
-    if "requestBody" in operation:
-        body = operation["requestBody"]
-        found["requestBody"] = {**body, "content": _contents(body["content"], table)}
-    return found
-
-
-def _contents(contents: Mapping[str, Json], table: RoleTable) -> Json:
-    return {media: {"schema": _own(content["schema"], table)} for media, content in contents.items()}
+    return {key: _own(value, table) for key, value in operation.items()} | named
 
 
 def _own(schema: Any, table: RoleTable) -> Any:
+    """With the table's own components; without examples, which are of another table."""
     if isinstance(schema, list):
         return [_own(each, table) for each in schema]
     if not isinstance(schema, dict):
@@ -127,7 +114,7 @@ def _own(schema: Any, table: RoleTable) -> Any:
     name = schema.get("$ref", "").rpartition("/")[2]
     if name in _COMPONENTS:
         return _reference(table.name, _COMPONENTS[name])
-    return {key: _own(value, table) for key, value in schema.items()}
+    return {key: _own(value, table) for key, value in schema.items() if key != "example"}
 
 
 def _reference(table: str, suffix: str) -> Json:
