@@ -71,8 +71,8 @@ def _rule(rule: Any, names: Mapping[str, str]) -> Any:
 
 def _condition(value: Any, names: Mapping[str, str], *, has_columns: bool = True) -> Any:
     """With own columns renamed, also at the start of a path. Keys inside a column's operand are no columns."""
-    if isinstance(value, list) and has_columns:
-        return [_condition(each, names) for each in value]
+    if isinstance(value, list):
+        return [_condition(each, names, has_columns=has_columns) for each in value]
     if isinstance(value, dict):
         renamed = {}
         for key, operand in value.items():

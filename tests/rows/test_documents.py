@@ -8,7 +8,7 @@ import pytest
 
 from rows.migrate import service as schema_service
 from rows.migrate.planning import planner
-from rows.schema import parser, table_parser
+from rows.schema import document_renames, parser, table_parser
 from rows.schema.identifiers import SYSTEM_COLUMNS
 from rows.schema.model import DEFAULT_ID_PREFIX, MAX_ERRORS, Hop, IndexKey, InvalidDocument, Schema, digest
 from rows.schema.parser import parse
@@ -408,3 +408,12 @@ def test_a_plan_says_which_role_sees_more_or_less_of_users(before: Any, after: A
 def test_a_type_of_another_database_gets_a_suggestion(written: str, meant: str) -> None:
     told = message_of({"tables": {"notes": {"columns": {"body": {"type": written}}}}})
     assert told.endswith(f'; did you mean "{meant}"?')
+
+
+def test_a_rename_in_a_draft_reaches_old_cells_in_lists() -> None:
+    table = {
+        "columns": {"state": {"type": "text"}},
+        "rules": {"user": {"update": {"check": {"status": {"$in": ["$old.status", "done"]}}}}},
+    }
+    document_renames.columns(table, {"status": "state"})
+    assert table["rules"] == {"user": {"update": {"check": {"state": {"$in": ["$old.state", "done"]}}}}}
