@@ -10,7 +10,7 @@ from django.db.models import QuerySet
 
 from accounts.directory import environments as environment_directory
 from accounts.models import ServerKey
-from platform_site.http.errors import Forbidden, NotFound, ProjectSuspended
+from platform_site.http.errors import Forbidden, NotFound, ProjectSuspended, first_or
 from platform_site.identity import ids
 from platform_site.identity.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, Caller
 from platform_site.identity.plans import plan_limits
@@ -98,12 +98,8 @@ def key_for(caller: Caller, key_id: str) -> tuple[ServerKey, KeyAuthority]:
     named = ServerKey.objects.filter(pk=key_id if ids.matches("key", key_id) else "")
     environment_id = None
     if caller.kind == "account":
-        known = named.filter(revoked_at__isnull=True).first()
-        if known is None:
-            raise NotFound
+        known = first_or(named.filter(revoked_at__isnull=True), NotFound)
         environment_id = known.environment_id
     authority = over_keys(caller, environment_id)
-    key = (authority.visible() & named).first()
-    if key is None:
-        raise NotFound
+    key = first_or(authority.visible() & named, NotFound)
     return key, authority

@@ -21,8 +21,7 @@ from accounts.oauth.proofs import Proof
 from accounts.registration import email_outbox, invitations, pool_settings
 from accounts.users import emails, exchange_codes
 from accounts.users import service as user_service
-from platform_site.http.errors import Conflict, NotFound, QuotaExceeded, ValidationFailed
-from platform_site.identity import ids
+from platform_site.http.errors import Conflict, NotFound, QuotaExceeded, ValidationFailed, first_or
 from platform_site.identity.callers import Caller
 
 Kind = AccountEmail.Kind
@@ -169,9 +168,7 @@ def unlink(user_id: str, identity_id: str, *, actor: Caller) -> None:
     """Unlink an identity, and end the user's other sessions: a session does not know which identity opened it. Raises
     NotFound, and Conflict if it is the only way to sign in."""
     user = user_service.lock_user(user_id)
-    identity = of_user(user_id).filter(pk=identity_id).first() if ids.matches("idn", identity_id) else None
-    if identity is None:
-        raise NotFound
+    identity = first_or(of_user(user_id).filter(pk=identity_id), NotFound)
     others = of_user(user_id).filter(~Q(pk=identity.pk), provider__enabled=True)
     if not user.has_usable_password() and not others.exists():
         raise Conflict("This is your only way to sign in. Set a password or link another provider first.")

@@ -13,7 +13,7 @@ from accounts.audit import Actor
 from accounts.directory import environments as environment_directory
 from accounts.models.oauth import IdentityProvider
 from accounts.oauth import checks, client_secrets
-from platform_site.http.errors import Conflict, FieldError, NotFound, QuotaExceeded, ValidationFailed
+from platform_site.http.errors import Conflict, FieldError, NotFound, QuotaExceeded, ValidationFailed, first_or
 from platform_site.identity.callers import Caller
 
 MAX_PROVIDERS: Final = 20
@@ -154,10 +154,7 @@ def problems_of_change(
 
 def _locked(provider: IdentityProvider) -> IdentityProvider:
     hold(provider.environment_id)
-    locked = IdentityProvider.objects.select_for_update().filter(pk=provider.pk).first()
-    if locked is None:
-        raise NotFound
-    return locked
+    return first_or(IdentityProvider.objects.select_for_update().filter(pk=provider.pk), NotFound)
 
 
 def _replace_credentials(provider: IdentityProvider, values: Mapping[str, Any]) -> list[str]:

@@ -17,7 +17,7 @@ from accounts.registration import email_outbox, one_time_links, pool_settings, s
 from accounts.registration.sign_up import Created
 from accounts.users import emails, passwords
 from accounts.users import service as user_service
-from platform_site.http.errors import NotFound, ValidationFailed
+from platform_site.http.errors import NotFound, ValidationFailed, first_or
 from platform_site.identity import ids
 from platform_site.identity.callers import Caller
 
@@ -80,9 +80,7 @@ def sender_may_invite(invitation: AccountEmail) -> bool:
 
 def withdraw(pool_id: str | None, invitation_id: str, *, actor: Caller | Actor) -> None:
     with transaction.atomic():
-        invitation = pending(pool_id).select_for_update().filter(pk=invitation_id).first()
-        if invitation is None:
-            raise NotFound
+        invitation = first_or(pending(pool_id).select_for_update().filter(pk=invitation_id), NotFound)
         invitation.delete()
         audit.record(
             "invitation.withdrawn", invitation_id, actor=actor, environment_id=pool_id, email=invitation.recipient

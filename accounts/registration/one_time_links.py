@@ -12,7 +12,7 @@ from accounts.models import User
 from accounts.models.registration import AccountEmail
 from accounts.tokens import token_format
 from accounts.users.emails import normalize
-from platform_site.http.errors import FieldError, InvalidGrant
+from platform_site.http.errors import FieldError, InvalidGrant, first_or
 
 PREFIX: Final = "lnk_"
 _RANDOM: Final = 43  # base62 characters: 256 bits
@@ -43,9 +43,7 @@ def find(token: str, kind: Kind) -> AccountEmail:
     if not token_format.is_well_formed(PREFIX, _RANDOM, token):
         raise invalid_link()
     live = AccountEmail.objects.filter(token_hash=token_format.digest(token), kind=kind, expires_at__gt=Now())
-    link: AccountEmail | None = live.select_related("user").first()
-    if link is None:
-        raise invalid_link()
+    link = first_or(live.select_related("user"), invalid_link())
     _check_binding(link)
     return link
 

@@ -18,7 +18,7 @@ from accounts.registration import email_outbox, one_time_links
 from accounts.registration.sign_up import wrong_password
 from accounts.users import emails, passwords
 from accounts.users import service as user_service
-from platform_site.http.errors import Forbidden, NotFound, ValidationFailed
+from platform_site.http.errors import Forbidden, NotFound, ValidationFailed, first_or
 from platform_site.identity.callers import Caller
 
 REAUTHENTICATION_SECONDS: Final = timedelta(minutes=10)
@@ -26,10 +26,7 @@ Kind = AccountEmail.Kind
 
 
 def user_of(caller: Caller) -> User:
-    user = User.objects.filter(pk=caller.id).first()
-    if user is None:
-        raise NotFound
-    return user
+    return first_or(User.objects.filter(pk=caller.id), NotFound)
 
 
 def user_to_change(caller: Caller) -> User:

@@ -44,7 +44,6 @@ from platform_site.http.errors import (
 from platform_site.http.generics import ResourceViewSet
 from platform_site.http.idempotency import idempotent
 from platform_site.http.views import ApiViewSet, created, no_content, no_store, respond
-from platform_site.identity import ids
 from platform_site.redis import rate_limits
 
 Kind = AccountEmail.Kind
@@ -284,8 +283,6 @@ class InvitationViewSet(ListModelMixin, ResourceViewSet):
 
     def destroy(self, request: Any, invitation_id: str) -> HttpResponse:
         """Withdraw an invitation. Its link stops working."""
-        if not ids.matches("inv", invitation_id):
-            raise NotFound
         invitations.withdraw(environment_directory.own_pool(self.environment), invitation_id, actor=self.caller)
         return no_content()
 

@@ -22,7 +22,7 @@ from accounts.tokens import revocation
 from accounts.tokens.credentials import key_cache_name, session_cache_name
 from accounts.users import emails, exchange_codes, passwords, sessions, user_counts
 from accounts.users.identity_lookup import TOUCH_EVERY
-from platform_site.http.errors import Conflict, FieldError, NotFound, QuotaExceeded, ValidationFailed
+from platform_site.http.errors import Conflict, FieldError, NotFound, QuotaExceeded, ValidationFailed, first_or
 from platform_site.identity import signals
 from platform_site.identity.callers import ACCOUNT_SCOPES, ENVIRONMENT_SCOPES, PUBLISHABLE_SCOPES, Caller
 
@@ -163,9 +163,7 @@ def keep_one_superuser(user_id: str) -> None:
 
 
 def lock_user(user_id: str, known_password_hash: str | None = None) -> User:
-    locked = User.objects.select_for_update().filter(pk=user_id).first()
-    if locked is None:
-        raise NotFound
+    locked = first_or(User.objects.select_for_update().filter(pk=user_id), NotFound)
     if known_password_hash is not None and locked.password != known_password_hash:
         raise wrong_current_password()
     return locked

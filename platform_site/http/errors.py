@@ -2,7 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+
+if TYPE_CHECKING:
+    from django.db.models import Model, QuerySet
+
+M = TypeVar("M", bound="Model")
 
 NO_FIELD: Final = "(empty)"
 
@@ -143,3 +148,11 @@ class FunctionFailed(ApiError):
 
 class FunctionTimeout(ApiError):
     status, code, message = 504, "function_timeout", "The function ran longer than its timeout."
+
+
+def first_or(found: "QuerySet[M]", error: Exception | type[Exception]) -> M:
+    """The first object; without one, `error` is raised."""
+    first = found.first()
+    if first is None:
+        raise error
+    return first

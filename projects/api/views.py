@@ -24,7 +24,6 @@ from platform_site.http.generics import ResourceViewSet
 from platform_site.http.idempotency import idempotent
 from platform_site.http.openapi.description import listing
 from platform_site.http.views import created, no_content, respond
-from platform_site.identity import ids
 from platform_site.identity.callers import Caller, ProjectRole
 from platform_site.redis import rate_limits as api_limits
 from projects import services
@@ -257,8 +256,6 @@ class MemberInvitationViewSet(ListModelMixin, ResourceViewSet):
     def destroy(self, request: HttpRequest, project_id: str, invitation_id: str) -> HttpResponseBase:
         """Withdraw an invitation into the project. Its link stops working. Owners only."""
         team_of(self.caller, project_id, "owner", though_suspended=True)
-        if not ids.matches("inv", invitation_id):
-            raise NotFound
         services.withdraw_invitation(project_id, invitation_id, actor=self.caller)
         return no_content()
 

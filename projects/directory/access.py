@@ -2,7 +2,7 @@
 
 from django.db.models import F
 
-from platform_site.http.errors import Forbidden, ProjectSuspended
+from platform_site.http.errors import Forbidden, ProjectSuspended, first_or
 from platform_site.identity import ids
 from platform_site.identity.callers import Caller, ProjectRole
 from projects.directory import roles
@@ -20,9 +20,7 @@ def project_for(
     visible = Project.objects.visible_to(caller).filter(pk=project_id)
     if caller.account_id is not None:
         visible = visible.annotate(caller_role=F("memberships__role"))
-    found: Project | None = visible.first()
-    if found is None:
-        raise NoSuchProject
+    found = first_or(visible, NoSuchProject)
     role: ProjectRole = getattr(found, "caller_role", "viewer")
     if roles.RANK[role] < roles.RANK[needed]:
         raise RoleNeeded(needed)
@@ -65,9 +63,5 @@ def environment_for(
 
 
 def _live_environment(project: Project, environment_id: str) -> Environment:
-    found: Environment | None = None
-    if ids.matches("env", environment_id):
-        found = project.environments.live().filter(pk=environment_id).first()
-    if found is None:
-        raise NoSuchEnvironment
-    return found
+    named = environment_id if ids.matches("env", environment_id) else ""
+    return first_or(project.environments.live().filter(pk=named), NoSuchEnvironment)

@@ -8,6 +8,7 @@ from django.db import DEFAULT_DB_ALIAS
 
 from platform_site.background import advisory_locks
 from platform_site.background.advisory_locks import LockSpace
+from platform_site.http.errors import first_or
 from platform_site.postgres import statements
 from projects.errors import NoSuchEnvironment, NoSuchProject, SchemaLost
 from projects.models import Environment, Project
@@ -19,19 +20,13 @@ _HAS_SCHEMA: Final = "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE n
 
 def lock_project(project_id: str) -> Project:
     """Lock a live project until the control transaction ends. Raises NoSuchProject."""
-    project: Project | None = Project.objects.live().select_for_update(no_key=True).filter(pk=project_id).first()
-    if project is None:
-        raise NoSuchProject
-    return project
+    return first_or(Project.objects.live().select_for_update(no_key=True).filter(pk=project_id), NoSuchProject)
 
 
 def lock_environment(environment_id: str, **conditions: Any) -> Environment:
     """Lock a live environment until the control transaction ends. Raises NoSuchEnvironment."""
     live = Environment.objects.live().select_related("project", "parent").select_for_update(no_key=True, of=("self",))
-    environment: Environment | None = live.filter(pk=environment_id, **conditions).first()
-    if environment is None:
-        raise NoSuchEnvironment
-    return environment
+    return first_or(live.filter(pk=environment_id, **conditions), NoSuchEnvironment)
 
 
 def lock_shared(environment_id: str) -> None:

@@ -10,7 +10,7 @@ from accounts import audit
 from accounts.audit import Actor
 from platform_site.background import dispatch
 from platform_site.background.periodic import log_failures
-from platform_site.http.errors import Conflict, ValidationFailed
+from platform_site.http.errors import Conflict, ValidationFailed, first_or
 from platform_site.identity import ids, signals
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
@@ -111,9 +111,7 @@ def filled_branch(project_id: str, *, name: str, actor: Caller | Actor, **detail
     """A new preview branch of production, to be filled in the block, which is one transaction of its region without
     time limits (for restores). `detail` goes to the audit entry. Raises NoSuchProject, NameTaken, BranchesQuotaReached,
     DatabaseError."""
-    project = Project.objects.live().filter(pk=project_id).first()
-    if project is None:
-        raise NoSuchProject
+    project = first_or(Project.objects.live().filter(pk=project_id), NoSuchProject)
     branch_id = ids.new("env")
     with transaction.atomic(using=project.cluster):
         transaction_settings.lift_limits(project.cluster)

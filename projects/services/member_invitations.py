@@ -8,7 +8,7 @@ from accounts.models import User
 from accounts.models.registration import AccountEmail
 from accounts.registration import one_time_links, sign_up
 from accounts.users import passwords
-from platform_site.http.errors import Forbidden, NotFound, ValidationFailed
+from platform_site.http.errors import Forbidden, NotFound, ValidationFailed, first_or
 from platform_site.identity.callers import Caller, ProjectRole
 from projects.directory import invitations
 from projects.directory.locks import lock_project
@@ -38,9 +38,7 @@ def withdraw_invitation(project_id: str, invitation_id: str, *, actor: Caller | 
     """Raises NotFound."""
     with transaction.atomic():
         lock_project(project_id)
-        invitation = invitations.pending(project_id).select_for_update().filter(pk=invitation_id).first()
-        if invitation is None:
-            raise NotFound
+        invitation = first_or(invitations.pending(project_id).select_for_update().filter(pk=invitation_id), NotFound)
         invitation.delete()
         audit.record(
             "member.invitation_withdrawn", invitation_id, actor=actor, project_id=project_id, email=invitation.recipient

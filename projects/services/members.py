@@ -3,7 +3,7 @@ from django.db import transaction
 from accounts import audit
 from accounts.audit import Actor
 from accounts.models import User
-from platform_site.http.errors import Conflict, NotFound, QuotaExceeded
+from platform_site.http.errors import Conflict, NotFound, QuotaExceeded, first_or
 from platform_site.identity.callers import Caller, ProjectRole
 from platform_site.identity.plans import plan_limits
 from projects.directory import environment_cache, invitations
@@ -17,9 +17,7 @@ def add_member(project_id: str, *, email: str, role: ProjectRole, actor: Caller 
     """Also ends an open invitation. Raises NoSuchProject, NoSuchAccount, Conflict (is a member), QuotaExceeded."""
     with transaction.atomic():
         project = lock_project(project_id)
-        user = User.objects.with_email(None, email).filter(disabled_at=None).first()
-        if user is None:
-            raise NoSuchAccount
+        user = first_or(User.objects.with_email(None, email).filter(disabled_at=None), NoSuchAccount)
         if project.memberships.filter(user=user).exists():
             raise Conflict("The account is already a member of this project.")
         invitations.of_address(project_id, email).delete()
@@ -63,10 +61,7 @@ def remove_member(project_id: str, user_id: str, *, actor: Caller | Actor) -> No
 def _member(project_id: str, user_id: str) -> Member:
     """The membership, with the project locked: two owners cannot remove each other."""
     lock_project(project_id)
-    member = Member.objects.select_related("user").filter(project_id=project_id, user_id=user_id).first()
-    if member is None:
-        raise NotFound
-    return member
+    return first_or(Member.objects.select_related("user").filter(project_id=project_id, user_id=user_id), NotFound)
 
 
 def _end_role(member: Member) -> None:

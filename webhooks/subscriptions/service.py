@@ -12,7 +12,7 @@ from django.db.models.functions import Greatest, Now
 
 from accounts.audit import Actor
 from platform_site.background.periodic import after_commit
-from platform_site.http.errors import Conflict, NotFound, QuotaExceeded, ValidationFailed
+from platform_site.http.errors import Conflict, NotFound, QuotaExceeded, ValidationFailed, first_or
 from platform_site.identity import call_depth
 from platform_site.identity.callers import Caller, EnvironmentRef
 from platform_site.identity.plans import plan_limits
@@ -229,10 +229,7 @@ def patterns_of(environment_id: str, using: str) -> Iterable[Sequence[str]]:
 
 def webhook_of(environment: EnvironmentRef, webhook_id: str, *, lock: bool = False) -> Webhook:
     found = Webhook.objects.of(environment).filter(pk=webhook_id)
-    webhook = (found.select_for_update() if lock else found).first()
-    if webhook is None:
-        raise NoSuchWebhook
-    return webhook
+    return first_or(found.select_for_update() if lock else found, NoSuchWebhook)
 
 
 def copy_webhooks(source: EnvironmentRef, target: EnvironmentRef) -> None:

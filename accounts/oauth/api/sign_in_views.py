@@ -28,6 +28,7 @@ from platform_site.http.errors import (
     ProjectSuspended,
     UnsupportedMediaType,
     ValidationFailed,
+    first_or,
 )
 from platform_site.http.openapi.description import listing
 from platform_site.http.requests import named_environment
@@ -181,10 +182,7 @@ def _application(environment_id: str | None, uri: str | None, state: str | None)
 def _provider(pool_id: str | None, name: str | None) -> IdentityProvider | None:
     enabled = providers.of_pool(pool_id).filter(enabled=True)
     if name is not None:
-        found = enabled.filter(name=name).first()
-        if found is None:
-            raise errors.InvalidFlowRequest("There is no such identity provider.")
-        return found
+        return first_or(enabled.filter(name=name), errors.InvalidFlowRequest("There is no such identity provider."))
     first_two = list(enabled[:2])
     if not first_two:
         raise errors.InvalidFlowRequest("There is no identity provider here.")
