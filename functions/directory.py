@@ -5,6 +5,7 @@ from typing import Final
 from accounts.keys.publishable_key_exposure import Exposure
 from functions.errors import NoSuchFunction
 from functions.models import Function
+from platform_site.http.errors import first_or
 from platform_site.identity.callers import EnvironmentRef
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}", re.ASCII)
@@ -16,10 +17,7 @@ def function_of(environment: EnvironmentRef, name: str, *, lock: bool = False) -
     if not NAME.fullmatch(name):
         raise NoSuchFunction
     found = Function.objects.of(environment).filter(name=name)
-    function = (found.select_for_update() if lock else found).first()
-    if function is None:
-        raise NoSuchFunction
-    return function
+    return first_or(found.select_for_update() if lock else found, NoSuchFunction)
 
 
 def count_functions(environment: EnvironmentRef) -> int:

@@ -9,7 +9,7 @@ from django.db.models.functions import Now
 from platform_site.config import current
 from platform_site.config.models import ConfigVersion
 from platform_site.http import exact_json
-from platform_site.http.errors import NotFound, ValidationFailed
+from platform_site.http.errors import NotFound, ValidationFailed, first_or
 from platform_site.identity.callers import EnvironmentRef
 from rows.migrate import versions as schema_versions
 
@@ -61,9 +61,8 @@ def bases_of(environment: EnvironmentRef, version: str | None) -> dict[str, Any]
 
 def document_of(environment: EnvironmentRef, version: str) -> dict[str, Any]:
     """The document that restores it, renames included. Raises NotFound."""
-    stored = _newest_first(environment).filter(version=version).first()
-    if stored is None:
-        raise NotFound("The environment has no stored configuration of this version.")
+    not_found = NotFound("The environment has no stored configuration of this version.")
+    stored = first_or(_newest_first(environment).filter(version=version), not_found)
     document: dict[str, Any] = exact_json.loads(zlib.decompress(stored.compressed_document))
     if "schema" in document:
         document["schema"] = schema_versions.document_to_revert_to(environment, stored.schema_version)
