@@ -26,7 +26,6 @@ def go(page: Page, section: str) -> None:
 
 def create_table(page: Page) -> None:
     go(page, "Schema")
-    page.get_by_text("Add a table").click()
     page.get_by_label("Name", exact=True).fill("notes")
     page.get_by_label(re.compile("^Columns")).fill("title text\nowner user?")
     page.get_by_role("button", name="Add to the document").click()

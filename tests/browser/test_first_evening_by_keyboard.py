@@ -40,7 +40,6 @@ class Evening:
 
     def create_table(self) -> None:
         self.go("Schema")
-        self.keys.use(self.page.locator("summary", has_text="Add a table"))
         self.keys.fill(self.page.get_by_label("Name", exact=True), "notes")
         self.keys.fill(self.page.get_by_label(re.compile("^Columns")), "title text\nowner user?")
         self.button("Add to the document")

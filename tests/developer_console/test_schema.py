@@ -208,9 +208,10 @@ def test_a_table_that_was_only_typed_is_planned(tracker: Tracker, desk: Desk, ac
         ("notes", "a text\ntotal decimal", "columns", "total.precision: "),
         ("notes", "a text\nstate enum", "columns", "state.values: "),
         ("notes", "a number", "columns", "a.type: "),
-        ("notes", "a text(50)", "columns", "a text(50): write a name and a type"),
-        ("notes", "a decimal(10,2,5)", "columns", "a decimal(10,2,5): write a name and a type"),
-        ("notes", "a reference(tasks,notes)", "columns", "a reference(tasks,notes): write a name and a type"),
+        ("notes", "a text(50)", "columns", "a text(50): write text alone; its Edit button sets more."),
+        ("notes", "a decimal(10,2,5)", "columns", "a decimal(10,2,5): write decimal(10,2)."),
+        ("notes", "a reference(tasks,notes)", "columns", "a reference(tasks,notes): write reference(table)."),
+        ("notes", "a number(5)", "columns", "a.type: must be one of text, integer"),
     ],
 )
 def test_a_refused_table_keeps_its_form(

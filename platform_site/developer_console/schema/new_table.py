@@ -47,8 +47,11 @@ def add_to(document: dict[str, Any], submitted: Mapping[str, str]) -> tuple[str,
     wrong_name = bool(errors)
     for line in lines_of(submitted.get("columns", "")):
         found = _COLUMN.fullmatch(" ".join(line.split()))
-        if found is None or not _has_its_settings(found):
+        if found is None:
             errors.append(("columns", f"{line}: write a name and a type, such as title text or {_EXAMPLE}."))
+        elif not _has_its_settings(found):
+            type_ = _WITH_SETTINGS.get(found["type"], f"{found['type']} alone; its Edit button sets more")
+            errors.append(("columns", f"{line}: write {type_}."))
         elif found["name"] in columns:
             errors.append(("columns", f"{line}: there is a column {found['name']} already."))
         else:
@@ -64,9 +67,9 @@ def _settings(found: re.Match[str]) -> list[str]:
 
 
 def _has_its_settings(found: re.Match[str]) -> bool:
-    """Whether there are no more settings than the type takes. The API reports missing ones."""
+    """Whether there are no more settings than the type takes. The API reports missing ones, and unknown types."""
     most = {"decimal": 2, "reference": 1}.get(found["type"], 0)
-    return found["type"] == "enum" or len(_settings(found)) <= most
+    return found["type"] == "enum" or found["type"] not in SQL_TYPES or len(_settings(found)) <= most
 
 
 def _column(found: re.Match[str]) -> dict[str, Any]:
