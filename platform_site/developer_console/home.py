@@ -14,10 +14,13 @@ def home(console: Console) -> HttpResponse:
         tables = list(schema_tables(console))
     except ProjectSuspended:
         tables = ["tasks"]
-    new_key = console.done.get("new_key", {}).get("secret", "")
+    new_keys = {}
+    if "new_key" in console.done:
+        # Only in code for it: a server key in that for browsers would be published, and a CI key reads no rows.
+        new_keys[f"YOUR_{console.done['new_key_preset'].name.upper()}_KEY"] = console.done["new_key"]["secret"]
     context = {
         "base_url": settings.BASE_URL,
-        "codes": snippets.first_lines(console, tables[0], new_key) if tables else [],
+        "codes": snippets.first_lines(console, tables[0], new_keys) if tables else [],
         "troubles": activity.troubles(console),
     }
     return console.render("console/home.html", context | keys.panel(console))

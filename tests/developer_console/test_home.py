@@ -82,7 +82,11 @@ def test_a_browser_key_says_what_it_opens(tracker: Tracker, desk: Desk) -> None:
 def test_the_code_names_the_first_table_and_the_new_key(desk: Desk) -> None:
     page = desk.post("", {"action": "create-key", "preset": "server"}).content.decode()
     assert page.count("/v1/rows/tasks") + page.count("&quot;/rows/tasks&quot;") == 2
-    assert not re.search("YOUR_[A-Z]+_KEY", page)
+    assert re.findall("YOUR_[A-Z]+_KEY", page) == ["YOUR_BROWSER_KEY"], "a secret is not in code for browsers"
+    page = desk.post("", {"action": "create-key", "preset": "browser"}).content.decode()
+    assert re.findall("YOUR_[A-Z]+_KEY", page) == ["YOUR_SERVER_KEY"] * 2
+    page = desk.post("", {"action": "create-key", "preset": "ci"}).content.decode()
+    assert len(re.findall("YOUR_[A-Z]+_KEY", page)) == 3, "it reads no rows"
     assert re.findall("YOUR_[A-Z]+_KEY", desk.get().content.decode()) == [
         "YOUR_SERVER_KEY", "YOUR_BROWSER_KEY", "YOUR_SERVER_KEY"
     ]  # fmt: skip

@@ -143,10 +143,11 @@ def codes(language: str, console: Console, sample: Sample, key: str = "") -> lis
     return [Code(id_, _TITLES[id_], text.strip()) for id_, text in zip(parts[::2], parts[1::2], strict=True)]
 
 
-def first_lines(console: Console, table: str, key: str = "") -> list[Code]:
-    """For each language, the code that lists the table's first rows."""
+def first_lines(console: Console, table: str, new_keys: Mapping[str, str]) -> list[Code]:
+    """For each language, the code that lists the table's first rows. `new_keys`: by placeholder."""
     found = []
     for language, title in LANGUAGES.items():
+        key = new_keys.get(PLACEHOLDERS[language], "")
         parts = {code.id: code.text for code in codes(language, console, Sample(table), key)}
         found.append(Code(language, title, "\n\n".join(parts[id_] for id_ in ("setup", "list") if id_ in parts)))
     return found
