@@ -30,6 +30,7 @@ def test_a_function_is_deployed_run_and_rolled_back(
     source.fill("export default (")
     page.get_by_role("button", name="Deploy").click()
     expect(page.locator("#new-source-problem")).to_be_in_viewport()
+    assert "\n" in page.locator("#new-source-problem bdi").inner_text(), "the error shows the line"
     save_screenshot(page, "console-function-error")
     page.get_by_label(re.compile("^Source")).fill(GREETS)
     page.get_by_role("button", name="Deploy").click()
