@@ -95,7 +95,9 @@ def _object(name: str, properties: list[tuple[str, str, str]] | None, empty: str
         return
     yield f"    {name}: {{"
     for each, mark, type_ in properties:
-        yield f"      {_property(each)}{mark}: {type_};"
+        # Every object has a `constructor`, so an optional one must admit that.
+        inherited = ' | Object["constructor"]' if mark and each == "constructor" else ""
+        yield f"      {_property(each)}{mark}: {type_}{inherited};"
     yield "    };"
 
 

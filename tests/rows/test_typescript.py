@@ -150,6 +150,25 @@ def test_an_environment_without_tables_has_types(tracker: Tracker, check: Check)
     assert check(types=text_of(types(tracker)), program=program) == ""
 
 
+def test_a_column_that_every_object_inherits(check: Check) -> None:
+    document = one_table({"constructor": {"type": "text", "null": True}, "n": {"type": "integer", "default": 0}})
+    document["tables"]["things"]["rules"]["user"]["update"] = {}
+    rules = Ruleset(parse(document))
+    program = """
+        import type { Filter, Insert, Row, Update } from "./types.ts";
+        export const filters: Filter<"things">[] = [{}, { n: 1 }, { constructor: "a" }, { constructor: { $ne: null } }];
+        export const values: Insert<"things">[] = [{}, { n: 1 }, { constructor: "a" }, { constructor: null }];
+        export const changes: Update<"things">[] = [{}, { n: 1 }, { constructor: "a" }];
+        export const cell = (row: Row<"things">): string | null => row.constructor;
+        // @ts-expect-error a number
+        export const wrong: Filter<"things"> = { constructor: 1 };
+        // @ts-expect-error a number
+        export const wrongToo: Insert<"things"> = { constructor: 1 };
+    """
+    found = types_module(RoleTables("env_1", 1, "user", tables_for(rules, "user")))
+    assert check(types=found, program=program) == ""
+
+
 def test_users_are_embedded_with_the_fields_that_are_open_to_the_role(check: Check) -> None:
     rules = Ruleset(parse(DOCUMENT))
     rules.resolver("user").user_fields = ("id", "name")

@@ -132,9 +132,11 @@ type RelationFilter<D extends TablesType<D>, T extends Name<D>, R extends Name<D
 } | (D[T]["relations"][R]["many"] extends true ? never : {
     $is: D[Far<D, T, R>]["conditions"];
 });
+/** What every object has under this name: without it, a column `constructor` would refuse each filter. */
+type Inherited<P> = P extends "constructor" ? Object["constructor"] : never;
 /** The `where` of a list: a JSON object. */
 export type FilterOf<D extends TablesType<D>, T extends Name<D>> = {
-    [P in FilterPath<D, T>]?: PathFilter<D, T, P>;
+    [P in FilterPath<D, T>]?: PathFilter<D, T, P> | Inherited<P>;
 } & {
     $and?: readonly FilterOf<D, T>[];
     $or?: readonly FilterOf<D, T>[];
