@@ -70,10 +70,16 @@ export interface Problem {
 type IsAny<D> = string extends keyof D ? true : false;
 export type Column<D extends TablesType<D>, T extends TableName<D>> = keyof D[T]["types"] & string;
 
+/** A column to read, or all (`*`) but some (`-notes`). */
+export type Choice<D extends TablesType<D>, T extends TableName<D>> =
+  | Column<D, T>
+  | "*"
+  | `-${Exclude<Column<D, T>, "id">}`;
+
 export interface GetQuery<W, C> {
   /** The relations to embed. */
   with?: W | readonly W[];
-  /** The row's own columns to read besides `id`. Default: all. */
+  /** The row's own columns to read besides `id`, or `*` with `-name` for each other one. Default: all. */
   columns?: C | readonly C[];
 }
 export interface ListQuery<D extends TablesType<D>, T extends TableName<D>, W, C> extends GetQuery<W, C> {
@@ -105,7 +111,8 @@ export type Found<D extends TablesType<D>, T extends TableName<D>, W = never, C 
   ? D[T]["row"]
   : [D[T]["row"]] extends [never] ? { id: string }
   : [C] extends [never] ? RowWithOf<D, T, W>
-  : Omit<RowWithOf<D, T, W>, Exclude<keyof D[T]["row"], C | "id">>;
+  : Omit<RowWithOf<D, T, W>, Unchosen<keyof D[T]["row"], C>>;
+type Unchosen<K, C> = "*" extends C ? (C extends `-${infer N}` ? N : never) : Exclude<K, C | "id">;
 /** `id`, or the columns of a unique. */
 export type UniqueKey<D extends TablesType<D>, T extends TableName<D>> = Column<D, T> | readonly Column<D, T>[];
 

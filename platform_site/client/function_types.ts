@@ -5,7 +5,7 @@ import type {
   AnyTables,
   BulkQuery,
   Changed,
-  Column,
+  Choice,
   Found,
   GetQuery,
   Groups,
@@ -39,11 +39,11 @@ export interface FunctionContext<D extends TablesType<D> = AnyTables> {
 }
 
 interface FunctionRows<D extends TablesType<D>> {
-  list<T extends TableName<D>, W extends RelationPathOf<D, T> = never, C extends Column<D, T> = never>(
+  list<T extends TableName<D>, W extends RelationPathOf<D, T> = never, C extends Choice<D, T> = never>(
     table: T,
     query?: ListQuery<D, T, W, C>,
   ): Promise<Page<Found<D, T, W, C>>>;
-  get<T extends TableName<D>, W extends RelationPathOf<D, T> = never, C extends Column<D, T> = never>(
+  get<T extends TableName<D>, W extends RelationPathOf<D, T> = never, C extends Choice<D, T> = never>(
     table: T,
     id: string,
     query?: GetQuery<W, C>,

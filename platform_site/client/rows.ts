@@ -8,7 +8,7 @@ import type {
   Change,
   Changed,
   ChangesQuery,
-  Column,
+  Choice,
   Found,
   GetQuery,
   Groups,
@@ -39,7 +39,7 @@ export class Rows<D extends TablesType<D>, T extends TableName<D>> {
   }
 
   /** One page. */
-  list<W extends RelationPathOf<D, T> = never, C extends Column<D, T> = never>(
+  list<W extends RelationPathOf<D, T> = never, C extends Choice<D, T> = never>(
     query: ListQuery<D, T, W, C> = {},
     options?: CallOptions,
   ): Promise<Page<Found<D, T, W, C>>> {
@@ -47,7 +47,7 @@ export class Rows<D extends TablesType<D>, T extends TableName<D>> {
   }
 
   /** As `list`, with the query in the body of the request. */
-  query<W extends RelationPathOf<D, T> = never, C extends Column<D, T> = never>(
+  query<W extends RelationPathOf<D, T> = never, C extends Choice<D, T> = never>(
     query: ListQuery<D, T, W, C>,
     options?: CallOptions,
   ): Promise<Page<Found<D, T, W, C>>> {
@@ -55,7 +55,7 @@ export class Rows<D extends TablesType<D>, T extends TableName<D>> {
   }
 
   /** All pages, one request each. */
-  pages<W extends RelationPathOf<D, T> = never, C extends Column<D, T> = never>(
+  pages<W extends RelationPathOf<D, T> = never, C extends Choice<D, T> = never>(
     query: ListQuery<D, T, W, C> = {},
     options?: CallOptions,
   ): AsyncGenerator<Page<Found<D, T, W, C>>, void> {
@@ -63,7 +63,7 @@ export class Rows<D extends TablesType<D>, T extends TableName<D>> {
   }
 
   /** All rows, read page by page. */
-  async *each<W extends RelationPathOf<D, T> = never, C extends Column<D, T> = never>(
+  async *each<W extends RelationPathOf<D, T> = never, C extends Choice<D, T> = never>(
     query: ListQuery<D, T, W, C> = {},
     options?: CallOptions,
   ): AsyncGenerator<Found<D, T, W, C>, void> {
@@ -71,7 +71,7 @@ export class Rows<D extends TablesType<D>, T extends TableName<D>> {
   }
 
   /** One row. A row that is not there, or that the caller may not see, is a `PlatformError` with status 404. */
-  get<W extends RelationPathOf<D, T> = never, C extends Column<D, T> = never>(
+  get<W extends RelationPathOf<D, T> = never, C extends Choice<D, T> = never>(
     id: string,
     query: GetQuery<W, C> = {},
     options?: CallOptions,
@@ -130,7 +130,7 @@ export class Rows<D extends TablesType<D>, T extends TableName<D>> {
    * What changes in the rows that match: `reset` (read the list again, first of all now), `row` and `gone`. Goes on
    * after a broken connection without a gap, until `signal` is aborted: then it throws the signal's reason.
    */
-  changes<W extends RelationPathOf<D, T> = never, C extends Column<D, T> = never>(
+  changes<W extends RelationPathOf<D, T> = never, C extends Choice<D, T> = never>(
     query: ChangesQuery<D, T, W, C> = {},
     options: { signal?: AbortSignal } = {},
   ): AsyncGenerator<Change<Found<D, T, W, C>>, void> {

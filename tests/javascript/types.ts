@@ -21,6 +21,16 @@ const t2: string = few.data[0].title;
 few.data[0].list?.name;
 // @ts-expect-error not chosen
 few.data[0].done;
+const most = await tasks.list({ columns: ["*", "-title"], with: "list" });
+const d2: boolean = most.data[0].done;
+most.data[0].list?.name;
+// @ts-expect-error left out
+most.data[0].title;
+const all: string = (await tasks.get("x", { columns: "*" })).title;
+// @ts-expect-error no such column
+await tasks.list({ columns: ["*", "-titel"] });
+// @ts-expect-error `id` is always there
+await tasks.list({ columns: ["*", "-id"] });
 for await (const row of tasks.each({ where: { title: { $startsWith: "a" } } })) row.title.length;
 const one = await tasks.get("x", { with: "parent.list" });
 one.parent?.list?.name;

@@ -247,10 +247,12 @@ export interface Problem {
 }
 type IsAny<D> = string extends keyof D ? true : false;
 export type Column<D extends TablesType<D>, T extends TableName<D>> = keyof D[T]["types"] & string;
+/** A column to read, or all (`*`) but some (`-notes`). */
+export type Choice<D extends TablesType<D>, T extends TableName<D>> = Column<D, T> | "*" | `-${Exclude<Column<D, T>, "id">}`;
 export interface GetQuery<W, C> {
     /** The relations to embed. */
     with?: W | readonly W[];
-    /** The row's own columns to read besides `id`. Default: all. */
+    /** The row's own columns to read besides `id`, or `*` with `-name` for each other one. Default: all. */
     columns?: C | readonly C[];
 }
 export interface ListQuery<D extends TablesType<D>, T extends TableName<D>, W, C> extends GetQuery<W, C> {
@@ -279,7 +281,8 @@ export interface Page<R> {
 /** A row with the relations of the paths `W`, and with the columns `C` if any are chosen. */
 export type Found<D extends TablesType<D>, T extends TableName<D>, W = never, C = never> = IsAny<D> extends true ? D[T]["row"] : [D[T]["row"]] extends [never] ? {
     id: string;
-} : [C] extends [never] ? RowWithOf<D, T, W> : Omit<RowWithOf<D, T, W>, Exclude<keyof D[T]["row"], C | "id">>;
+} : [C] extends [never] ? RowWithOf<D, T, W> : Omit<RowWithOf<D, T, W>, Unchosen<keyof D[T]["row"], C>>;
+type Unchosen<K, C> = "*" extends C ? (C extends `-${infer N}` ? N : never) : Exclude<K, C | "id">;
 /** `id`, or the columns of a unique. */
 export type UniqueKey<D extends TablesType<D>, T extends TableName<D>> = Column<D, T> | readonly Column<D, T>[];
 export interface ChangesQuery<D extends TablesType<D>, T extends TableName<D>, W, C> extends GetQuery<W, C> {
@@ -420,8 +423,8 @@ export interface FunctionContext<D extends TablesType<D> = AnyTables> {
     readonly runId: string;
 }
 interface FunctionRows<D extends TablesType<D>> {
-    list<T extends TableName<D>, W extends RelationPathOf<D, T> = never, C extends Column<D, T> = never>(table: T, query?: ListQuery<D, T, W, C>): Promise<Page<Found<D, T, W, C>>>;
-    get<T extends TableName<D>, W extends RelationPathOf<D, T> = never, C extends Column<D, T> = never>(table: T, id: string, query?: GetQuery<W, C>): Promise<Found<D, T, W, C>>;
+    list<T extends TableName<D>, W extends RelationPathOf<D, T> = never, C extends Choice<D, T> = never>(table: T, query?: ListQuery<D, T, W, C>): Promise<Page<Found<D, T, W, C>>>;
+    get<T extends TableName<D>, W extends RelationPathOf<D, T> = never, C extends Choice<D, T> = never>(table: T, id: string, query?: GetQuery<W, C>): Promise<Found<D, T, W, C>>;
     aggregate<T extends TableName<D>, const A extends ResultFields>(table: T, request: Aggregate<D, T> & {
         [F in keyof A & keyof ResultFields]?: A[F];
     }): Promise<Groups<A>>;
@@ -594,15 +597,15 @@ declare class Rows<D extends TablesType<D>, T extends TableName<D>> {
     /** @ignore */
     constructor(connection: Connection, table: T);
     /** One page. */
-    list<W extends RelationPathOf<D, T> = never, C extends Column<D, T> = never>(query?: ListQuery<D, T, W, C>, options?: CallOptions): Promise<Page<Found<D, T, W, C>>>;
+    list<W extends RelationPathOf<D, T> = never, C extends Choice<D, T> = never>(query?: ListQuery<D, T, W, C>, options?: CallOptions): Promise<Page<Found<D, T, W, C>>>;
     /** As `list`, with the query in the body of the request. */
-    query<W extends RelationPathOf<D, T> = never, C extends Column<D, T> = never>(query: ListQuery<D, T, W, C>, options?: CallOptions): Promise<Page<Found<D, T, W, C>>>;
+    query<W extends RelationPathOf<D, T> = never, C extends Choice<D, T> = never>(query: ListQuery<D, T, W, C>, options?: CallOptions): Promise<Page<Found<D, T, W, C>>>;
     /** All pages, one request each. */
-    pages<W extends RelationPathOf<D, T> = never, C extends Column<D, T> = never>(query?: ListQuery<D, T, W, C>, options?: CallOptions): AsyncGenerator<Page<Found<D, T, W, C>>, void>;
+    pages<W extends RelationPathOf<D, T> = never, C extends Choice<D, T> = never>(query?: ListQuery<D, T, W, C>, options?: CallOptions): AsyncGenerator<Page<Found<D, T, W, C>>, void>;
     /** All rows, read page by page. */
-    each<W extends RelationPathOf<D, T> = never, C extends Column<D, T> = never>(query?: ListQuery<D, T, W, C>, options?: CallOptions): AsyncGenerator<Found<D, T, W, C>, void>;
+    each<W extends RelationPathOf<D, T> = never, C extends Choice<D, T> = never>(query?: ListQuery<D, T, W, C>, options?: CallOptions): AsyncGenerator<Found<D, T, W, C>, void>;
     /** One row. A row that is not there, or that the caller may not see, is a `PlatformError` with status 404. */
-    get<W extends RelationPathOf<D, T> = never, C extends Column<D, T> = never>(id: string, query?: GetQuery<W, C>, options?: CallOptions): Promise<Found<D, T, W, C>>;
+    get<W extends RelationPathOf<D, T> = never, C extends Choice<D, T> = never>(id: string, query?: GetQuery<W, C>, options?: CallOptions): Promise<Found<D, T, W, C>>;
     insert(values: D[T]["insert"], options?: WriteOptions): Promise<Found<D, T>>;
     /** Several rows: all or none. */
     insert(values: readonly D[T]["insert"][], options?: WriteOptions): Promise<Found<D, T>[]>;
@@ -624,7 +627,7 @@ declare class Rows<D extends TablesType<D>, T extends TableName<D>> {
      * What changes in the rows that match: `reset` (read the list again, first of all now), `row` and `gone`. Goes on
      * after a broken connection without a gap, until `signal` is aborted: then it throws the signal's reason.
      */
-    changes<W extends RelationPathOf<D, T> = never, C extends Column<D, T> = never>(query?: ChangesQuery<D, T, W, C>, options?: {
+    changes<W extends RelationPathOf<D, T> = never, C extends Choice<D, T> = never>(query?: ChangesQuery<D, T, W, C>, options?: {
         signal?: AbortSignal;
     }): AsyncGenerator<Change<Found<D, T, W, C>>, void>;
 }
