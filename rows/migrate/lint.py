@@ -8,7 +8,7 @@ from typing import Any, Final
 from platform_site.http.errors import FieldError
 from rows.rules import checks
 from rows.rules.access import ReadRule, WriteRule
-from rows.rules.conditions import And, Compare, Condition, Constant, Not, Path, Quantified, parts
+from rows.rules.conditions import And, Compare, Condition, Constant, Not, Or, Path, Quantified, parts
 from rows.rules.principal import ANONYMOUS, BUILT_IN_ROLES, USER
 from rows.rules.rules import Ruleset
 from rows.schema.model import MAX_ERRORS, Schema, Table
@@ -105,10 +105,10 @@ def _variables_in_patterns(document: Any, path: str) -> Iterator[FieldError]:
 
 def _check_satisfied_by_new_row(table: Table, rule: WriteRule, at: str) -> Iterator[FieldError]:
     """A check that wants some row of the same table finds the row being written."""
-    known = _conjuncts(rule.check) | {
+    written: set[Condition] = {
         Compare(Path((), name), "eq", operand) for name, operand in rule.set.items() if operand is not None
     }
-    for part in parts(rule.check):
+    for part, known in _with_facts(rule.check, written):
         path = _path_back(part, table.name, known)
         if path is not None:
             message = (
@@ -117,6 +117,18 @@ def _check_satisfied_by_new_row(table: Table, rule: WriteRule, at: str) -> Itera
             )
             yield FieldError(at, "vouches_for_itself", message)
             return
+
+
+def _with_facts(condition: Condition, known: set[Condition]) -> Iterator[tuple[Condition, set[Condition]]]:
+    """Each part, with what is certain of the row where the part decides."""
+    if isinstance(condition, Or):
+        for each in condition.conditions:
+            yield from _with_facts(each, known)
+    elif isinstance(condition, And):
+        for each in condition.conditions:
+            yield from _with_facts(each, known | set(condition.conditions))
+    else:
+        yield from ((part, known | {condition}) for part in parts(condition))
 
 
 def _path_back(part: Condition, table: str, known: set[Condition]) -> str | None:

@@ -79,6 +79,8 @@ def test_check_over_columns_a_role_cannot_read_is_reported() -> None:
     [
         MANAGES,
         {"$or": [{"shop.owner_id": "$user.id"}, MANAGES]},
+        {"$or": [{"person_id": {"$ne": "$user.id"}}, MANAGES]},
+        {"$or": [{"person_id": {"$ne": "$user.id"}, **MANAGES}, {"role": "manager", **MANAGES}]},
         {"shop": {"$some": {"staff": {"$some": {"person_id": "$user.id"}}}}},
         {"role": "manager", **MANAGES},
     ],
@@ -98,6 +100,8 @@ def test_a_check_that_the_row_may_fulfil_by_itself_is_named(check: dict[str, Any
     [
         {"check": {"person_id": {"$ne": "$user.id"}, **MANAGES}},
         {"check": {"role": "barber", **MANAGES}},
+        {"check": {"$or": [{"shop.owner_id": "$user.id"}, {"person_id": {"$ne": "$user.id"}, **MANAGES}]}},
+        {"check": {"role": "barber", "$or": [{"shop.owner_id": "$user.id"}, MANAGES]}},
         {"set": {"role": "barber"}, "check": MANAGES},
         {"check": {"shop.owner_id": "$user.id"}},
         {"check": {"shop.staff": {"$none": {"person_id": "$user.id"}}}},
