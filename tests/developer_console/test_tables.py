@@ -14,7 +14,9 @@ from django.utils.html import escape
 
 from accounts import audit
 from accounts.models import User
+from platform_site.developer_console.tables import files
 from platform_site.developer_console.tables.pages import ROWS
+from platform_site.http.errors import RateLimited
 from projects import services
 from tests.developer_console.conftest import DOCUMENT, Desk, desk_at, member
 from tests.rows.conftest import Tracker
@@ -287,6 +289,21 @@ def test_a_file_with_bad_lines_is_not_imported_without_the_script(tracker: Track
     assert "Line 3: <bdi>points:" in page
     assert "Line 4: <bdi>has 1 cells, the header has 2" in page
     assert tracker.get("owner", "/rows/tasks").json["data"] == []
+
+
+def test_an_import_whose_page_is_refused_says_what_was_imported(
+    tracker: Tracker, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RateLimited(9)
+
+    monkeypatch.setattr(files, "grid", refuse)
+    answer = desk.post("tables/tasks/import", {"file": SimpleUploadedFile("x.csv", b"title\na\nb\n")})
+    page = answer.content.decode()
+    assert "2 rows of the file are imported. Do not send it again. Too many requests." in page
+    assert "Reload this page" not in page
+    assert len(tracker.get("owner", "/rows/tasks").json["data"]) == 2
+    assert desk.post("tables/tasks/import", {}).status_code == 429, "nothing was imported"
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"nothing,here\n1,2\n", b'"open\n'])

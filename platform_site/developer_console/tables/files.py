@@ -15,7 +15,7 @@ from platform_site.developer_console.frame import Console, page
 from platform_site.developer_console.tables.columns import Column, csv_cell
 from platform_site.developer_console.tables.pages import chosen_table, grid
 from platform_site.http import exact_json
-from platform_site.http.errors import ApiError, ValidationFailed
+from platform_site.http.errors import ApiError, Conflict, ValidationFailed
 from rows.query import schema_cache
 from rows.transfer.file_formats import InvalidFile, RecordFile, format_of
 
@@ -100,7 +100,14 @@ def upload(console: Console, table: str) -> HttpResponse:
         report.inserted = 0
     else:
         report = _import(console, table, columns, is_check=False)
-    context = grid(console, table, found, columns) | {"report": report}
+    try:
+        context = grid(console, table, found, columns) | {"report": report}
+    except ApiError as refusal:
+        if not report.inserted:
+            raise
+        # Without this, or with the advice to reload the page, rows would be imported twice.
+        rest = f"{report.stopped} Send only the lines from there on." if report.stopped else "Do not send it again."
+        raise Conflict(f"{report.inserted} rows of the file are imported. {rest} {refusal.text}") from refusal
     return console.render("console/table.html", context)
 
 

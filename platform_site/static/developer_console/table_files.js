@@ -60,7 +60,10 @@ async function sendPart(form, file, parts, isCheck) {
   if (isCheck) body.set("check", "1");
   const response = await fetch(form.action, { method: "POST", headers: { Accept: "application/json" }, body });
   const isJson = response.headers.get("Content-Type")?.startsWith("application/json");
-  const stopped = response.redirected ? ENDED : `Not accepted (${response.status}).`;
+  const refused = response.status === 429
+    ? "Too many requests: wait a minute, then import the lines that are left."
+    : `Not accepted (${response.status}).`;
+  const stopped = response.redirected ? ENDED : refused;
   if (!isJson) return { inserted: 0, rejected: [], skipped: [], stopped };
   return response.json();
 }
