@@ -540,6 +540,10 @@ def test_warnings_name_their_file(files: Files) -> None:
 def test_pull_overwrites_nothing_unless_forced(files: Files) -> None:
     cli = files.cli
     _pushed(files)
+    hook = {"url": "http://127.0.0.1:8999/hook", "events": ["items.update", "items.insert"], "enabled": False}
+    files.write("webhooks.json", [hook])
+    cli.run("push")
+    cli.run("pull")  # the order of events means nothing
     files.write("functions/sum.ts", "// mine")
     error = cli.error("pull", code=7)
     assert "backend/functions/sum.ts" in error["message"]

@@ -19,6 +19,8 @@ from platform_site.developer_cli.webhook_urls import REFERENCE
 Folder = Annotated[
     Path, typer.Option("--folder", help="The folder with schema.json. Default: backend/ beside platform.json.")
 ]
+_SETS = {"events", "on", "allowed_hosts", "redirect_uris"}
+"""Settings whose order means nothing."""
 _DEFAULTS: dict[str, Any] = {
     "timeout_ms": 5000, "memory_mb": 128, "allowed_hosts": [], "invoke": None, "attempts": 1,
     "schedule": None, "on": None, "filter": None, "columns": None, "ordering": "none", "description": "",
@@ -110,9 +112,22 @@ def _differs(path: Path, text: str) -> bool:
     """JSON is compared by value. A file that cannot be read differs."""
     try:
         found = store.read_file(path)
-        return bool(json.loads(found) != json.loads(text)) if path.suffix == ".json" else found != text
-    except (Failure, ValueError):
+        if path.suffix == ".json":
+            return bool(_with_sorted_sets(json.loads(found)) != _with_sorted_sets(json.loads(text)))
+        return found != text
+    except (Failure, ValueError, TypeError):
         return True
+
+
+def _with_sorted_sets(value: Any, depth: int = 2) -> Any:
+    if isinstance(value, list) and depth:
+        return [_with_sorted_sets(each, depth - 1) for each in value]
+    if isinstance(value, dict) and depth:
+        return {
+            name: sorted(it) if name in _SETS and isinstance(it, list) else _with_sorted_sets(it, depth - 1)
+            for name, it in value.items()
+        }
+    return value
 
 
 def plan(
