@@ -208,7 +208,7 @@ def _read_keyring(url: str) -> dict[str, Any]:
             Exit.CREDENTIALS,
             "keyring_unavailable",
             f"The keyring did not return the credentials for {url}.",
-            "Unlock it, or sign in again: platform login",
+            "Unlock it, install the package keyring if it is missing here, or sign in again: platform login",
         ) from None
     return found
 

@@ -28,6 +28,7 @@ def test_tokens_are_in_the_keyring_and_not_in_the_file(keyring_cli: Cli, served:
     keyring_cli.json("keys", "list")
     error = keyring_cli.error("keys", "list", code=4, XDG_DATA_HOME=str(keyring_cli.folder / "nothing"))
     assert error["code"] == "keyring_unavailable"
+    assert "install the package keyring" in error["hint"]
     assert keyring_cli.json("logout")["session_ended"]
     assert json.loads(keyring_cli.credentials.read_text()) == {}
     stored = [path.read_text() for path in (keyring_cli.folder / "data").rglob("*") if path.is_file()]
