@@ -78,7 +78,7 @@ class Webhook(models.Model):
 
     @property
     def origin(self) -> str:
-        """For the audit log: the rest of a URL is often a credential."""
+        """For the audit log and staff: the rest of a URL is often a credential."""
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc}"
 

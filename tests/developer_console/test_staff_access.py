@@ -84,6 +84,18 @@ def test_staff_see_nothing_before_they_say_why(tracker: Tracker, hired: Hire) ->
     assert is_out(desk)
 
 
+def test_staff_see_no_credential_in_the_url_of_a_webhook(tracker: Tracker, hired: Hire, desk: Desk) -> None:
+    url = "https://hooks.example.com/services/T0-hidden?token=hidden"
+    hook = tracker.post("owner", "/webhooks", {"url": url, "events": ["tasks.*"], "enabled": False}).json["id"]
+    theirs = desk_with(hired(StaffRole.OPERATOR), tracker, may_write="on")
+    for path in ("webhooks/", f"webhooks/{hook}", f"webhooks/{hook}/deliveries", "search?q=hooks"):
+        assert "T0-hidden" in desk.get(path).content.decode()
+        shown = theirs.get(path).content.decode()
+        assert "https://hooks.example.com" in shown, path
+        assert "T0-hidden" not in shown, path
+        assert "token=hidden" not in shown, path
+
+
 @pytest.mark.exhaustive
 def test_a_grant_reads_and_its_owner_sees_it(tracker: Tracker, hired: Hire, desk: Desk) -> None:
     user = hired(StaffRole.SUPPORT)

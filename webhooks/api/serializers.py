@@ -90,6 +90,12 @@ class ListedWebhook(Serializer):
     success_rate = fields.FloatField()
     enabled = fields.BooleanField()
 
+    def to_representation(self, webhook: Webhook) -> dict[str, Any]:
+        shown: dict[str, Any] = super().to_representation(webhook)
+        if self.context["view"].caller.kind == "staff":
+            shown["url"] = webhook.origin
+        return shown
+
 
 class WarningsField(fields.ListField):
     child = fields.WarningResponse()
