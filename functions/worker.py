@@ -54,11 +54,14 @@ class _Threads:
 
 
 class Worker:
-    """One region's loop in this process, at most `FUNCTION_WORKER_THREADS` times at once."""
+    """One region's loop in this process, at most `FUNCTION_WORKER_THREADS` times at once. The last quarter of them is
+    for short runs of environments that execute none: those of a few environments may take all others for minutes."""
 
     def __init__(self, using: str) -> None:
         self.using = using
-        self._slots = threading.BoundedSemaphore(settings.FUNCTION_WORKER_THREADS)
+        self._most = settings.FUNCTION_WORKER_THREADS
+        self._taken = 0
+        self._lock = threading.Lock()
 
     def run(self, should_stop: ShouldStop = lambda: False) -> int:
         """Returns how many runs it and its siblings executed; 0 if every slot is taken, since each executing thread
@@ -74,8 +77,10 @@ class Worker:
         return threads.executed
 
     def _work(self, should_stop: ShouldStop, threads: _Threads) -> None:
-        if not self._slots.acquire(blocking=False):
-            return
+        with self._lock:
+            if self._taken == self._most:
+                return
+            self._taken += 1
         sibling: threading.Thread | None = None
         found = False
         try:
@@ -90,14 +95,16 @@ class Worker:
                 with threads.lock:
                     threads.executed += 1
         finally:
-            self._slots.release()
+            with self._lock:
+                self._taken -= 1
             if not found:
                 threads.idle_at = time.monotonic()
 
     def _claim(self) -> tuple[CreatedRun, bool] | None:
-        claimed = run_queue.claim(self.using)
+        is_scarce = self._taken > self._most - self._most // 4
+        claimed = run_queue.claim(self.using, is_scarce=is_scarce)
         if claimed is None and event_triggers.queue(self.using):
-            return run_queue.claim(self.using)
+            return run_queue.claim(self.using, is_scarce=is_scarce)
         return claimed
 
     def _start_sibling(self, should_stop: ShouldStop, threads: _Threads) -> threading.Thread:

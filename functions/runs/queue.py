@@ -21,16 +21,22 @@ _SQL: Final = sql_files.load(
 WAITING: Final = _SQL["waiting"]
 """A recursive common table expression: the environments with queued runs, except those in the parameter `suspended`."""
 _CLAIM: Final = PreparedStatement(_SQL["claim"])
+SHORT_MS: Final = 10_000
 _claiming: Final[dict[str, threading.Lock]] = {}
 """By region. Concurrent claims usually try the same slot: the second would wait for the first's commit, and fail."""
 
 
-def claim(using: str) -> tuple[CreatedRun, bool] | None:
+def claim(using: str, *, is_scarce: bool = False) -> tuple[CreatedRun, bool] | None:
     """Claim a queued run of the region that may execute now, and whether it was the last; None if there is none. First
     come environments with few executing runs, in them the oldest run; those of anonymous callers and events come last.
+    `is_scarce`: only runs of functions with a timeout of at most SHORT_MS, of environments that execute none.
     The claim is on disk when this returns: after a crash of PostgreSQL the run would otherwise be claimed again with
     the same attempt number."""
-    parameters = start.lease_parameters() | {"suspended": f"{{{','.join(suspended_in(using))}}}"}
+    parameters = start.lease_parameters() | {
+        "suspended": f"{{{','.join(suspended_in(using))}}}",
+        "is_scarce": "t" if is_scarce else "f",
+        "short_ms": SHORT_MS,
+    }
     found: list[Row] = []
     for _ in range(start.SLOT_ATTEMPTS):
         with suppress(IntegrityError), _claiming.setdefault(using, threading.Lock()):

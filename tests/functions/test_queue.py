@@ -5,6 +5,7 @@ import io
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -322,6 +323,60 @@ def test_an_older_backlog_is_not_worked_off_first(tracker: Tracker, environment:
         order.append(started.environment_id)
         completion.record_end(started, Outcome(0.001, "1"))
     assert (len(order), order[-1]) == (21, environment.environment_id), "one in a million runs of this test fails"
+
+
+def test_scarce_threads_are_for_short_runs_of_idle_environments(tracker: Tracker, environment: EnvironmentRef) -> None:
+    other, using = queue_in_two(tracker, environment), environment.cluster
+    assert claimed(using) is not None
+    assert claimed(using) is not None
+    assert run_queue.claim(using, is_scarce=True) is None, "both execute one"
+    Run.objects.using(using).filter(environment_id=other.environment_id).delete()
+    for timeout_ms, expected in ((run_queue.SHORT_MS + 1, False), (run_queue.SHORT_MS, True)):
+        values = {"source": SUM, "timeout_ms": timeout_ms}
+        deploy_service.deploy(other, "sum", values, actor=key_of(other))
+        calls.enqueue(NewRun(other, key_of(other), "sum", "{}"))
+        found = run_queue.claim(using, is_scarce=True)
+        assert (found is not None) is expected
+    assert found is not None
+    assert found[0].environment_id == other.environment_id
+
+
+def test_slow_runs_of_one_environment_leave_threads_to_others(
+    tracker: Tracker, environment: EnvironmentRef, settings: Any
+) -> None:
+    """Of a plan with more concurrency than a worker has threads, they delayed all others for up to five minutes."""
+    settings.FUNCTION_WORKER_THREADS = FREE
+    other = environment_ref(environment_of(make_project(tracker.project.created_by, "Other")).pk)
+    assert other is not None
+    slow = "export default () => new Promise((resolve) => setTimeout(resolve, 3_000))"
+    deploy(tracker, "slow", slow)
+    deploy_service.deploy(other, "sum", {"source": SUM}, actor=key_of(other))
+
+    def enqueue(at: EnvironmentRef, name: str) -> str:
+        owner = replace(key_of(at), kind="account", id=str(tracker.project.created_by_id))
+        return calls.enqueue(NewRun(at, owner, name, '{"a": 1, "b": 2}'))
+
+    for _ in range(FREE + 1):
+        enqueue(environment, "slow")
+    worker, runs = Worker(environment.cluster), Run.objects.using(environment.cluster)
+
+    def work() -> None:
+        try:
+            worker.run()
+        finally:
+            connections.close_all()
+
+    def executing() -> int:
+        return runs.filter(function__name="slow", phase="executing").count()
+
+    with ThreadPoolExecutor(2) as threads:
+        threads.submit(work)
+        wait_for("slow runs", lambda: executing() == FREE - 1)
+        run_id = enqueue(other, "sum")
+        threads.submit(work)
+        wait_for("the other run", lambda: runs.filter(pk=run_id, status="succeeded").exists())
+        assert executing() == FREE - 1
+    assert runs.filter(function__name="slow", status="succeeded").count() == FREE + 1
 
 
 def test_a_run_in_its_waiting_time_lets_others_pass(tracker: Tracker, environment: EnvironmentRef) -> None:
