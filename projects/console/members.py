@@ -8,6 +8,7 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 
 from accounts.console.base import AsOpened, ConsoleAdmin, staff
 from accounts.models import User
+from accounts.staff.roles import MANAGE_STAFF
 from platform_site.identity import ids
 from projects import services
 from projects.models import Member, Project
@@ -16,6 +17,7 @@ from projects.models import Member, Project
 class NewMemberForm(forms.ModelForm):  # type: ignore[type-arg]
     email = forms.CharField(label="Email", widget=UnfoldAdminTextInputWidget, help_text="Of a platform account.")
     project_id = forms.CharField(label="Project id", widget=UnfoldAdminTextInputWidget, help_text="prj_…")
+    may_add_staff = False
 
     class Meta:
         model = Member
@@ -33,6 +35,8 @@ class NewMemberForm(forms.ModelForm):  # type: ignore[type-arg]
         user = User.objects.with_email(None, email).filter(disabled_at=None).first()
         if user is None:
             self.add_error("email", "No account has this email.")
+        elif user.is_staff and not self.may_add_staff:
+            self.add_error("email", "Only superusers make staff members. To look at a project, ask at /console/staff.")
         elif project_id and Member.objects.filter(project_id=project_id, user=user).exists():
             self.add_error("email", "This account is already a member.")
         return values
@@ -54,6 +58,16 @@ class MemberAdmin(ConsoleAdmin):
     def get_queryset(self, request: HttpRequest) -> "QuerySet[Member]":
         found: QuerySet[Member] = super().get_queryset(request)
         return found.filter(project__deleted_at__isnull=True).select_related("user", "project")
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        form: Any = super().get_form(request, obj, change, **kwargs)
+        form.may_add_staff = request.user.has_perm(MANAGE_STAFF)
+        return form
+
+    def has_change_permission(self, request: HttpRequest, obj: Member | None = None) -> bool:
+        """Operators would give themselves a member's access, for good and without a reason."""
+        is_of_staff = obj is not None and obj.user.is_staff
+        return super().has_change_permission(request, obj) and (not is_of_staff or request.user.has_perm(MANAGE_STAFF))
 
     def save_model(self, request: HttpRequest, obj: Member, form: Any, change: bool) -> None:
         if change:

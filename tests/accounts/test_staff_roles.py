@@ -222,6 +222,26 @@ def test_operators_revoke_no_sessions_and_keys_of_other_staff(
             assert model._default_manager.filter(revoked_at=None).count() == left
 
 
+def test_operators_give_no_staff_a_members_access(
+    hire: Callable[[StaffRole], User], make_user: Callable[..., User], production: Environment
+) -> None:
+    """For that there are grants: for an hour, with a reason."""
+    operator, boss, member = hire(StaffRole.OPERATOR), make_user("boss", is_staff=True), make_user("carol")
+    add, project = reverse("admin:projects_member_add"), production.project
+
+    def added(by: User, who: User) -> bool:
+        form = {"project_id": project.pk, "email": who.email, "role": "viewer"}
+        browser_of(by).post(add, form)
+        return project.memberships.filter(user=who).exists()
+
+    assert [added(operator, who) for who in (operator, boss, member)] == [False, False, True]
+    assert added(boss, operator)
+    path = reverse("admin:projects_member_change", args=[project.memberships.get(user=operator).pk])
+    for by, role in ((operator, "viewer"), (boss, "owner")):
+        browser_of(by).post(path, {"role": "owner"})
+        assert project.memberships.get(user=operator).role == role
+
+
 def test_user_page_hides_staff_fields_and_account_page_hides_rule_fields(
     hire: Callable[[StaffRole], User], una: User, alice: User
 ) -> None:
