@@ -14,7 +14,7 @@ from typing import Final
 
 import psutil
 from django.conf import settings
-from django.core.exceptions import ImproperlyConfigured
+from django.core.exceptions import DisallowedHost, ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
 
 if not os.environ.get("PROMETHEUS_MULTIPROC_DIR"):  # an empty value would mean the current directory
@@ -185,6 +185,7 @@ def _may_read(request: HttpRequest) -> bool:
     if settings.PRODUCTION:
         return False
     try:
+        request.get_host()  # of a page in a local browser it is the page's, even if its name resolves to this machine
         return ipaddress.ip_address(request.META.get("REMOTE_ADDR", "")).is_loopback
-    except ValueError:
+    except (DisallowedHost, ValueError):
         return False

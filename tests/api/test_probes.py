@@ -247,6 +247,17 @@ def test_metrics_are_for_this_machine_or_the_token(
 
 
 @pytest.mark.django_db
+def test_without_a_token_metrics_are_closed_to_names_of_others(api: Api, settings: LazySettings) -> None:
+    """A page whose name is made to resolve to this machine would read them in a developer's browser."""
+    settings.METRICS_TOKEN, settings.ALLOWED_HOSTS = None, ["127.0.0.1"]
+    assert api.get("/metrics", headers={"Host": "127.0.0.1:8000"}).status == 200
+    assert api.get("/metrics", headers={"Host": "attacker.example:8000"}).status == 404
+    settings.METRICS_TOKEN = "secret-token"
+    headers = {"Host": "10.0.0.11:8000", "Authorization": "Bearer secret-token"}
+    assert api.get("/metrics", headers=headers).status == 200
+
+
+@pytest.mark.django_db
 def test_metric_names_and_labels_stay_few(api: Api) -> None:
     """Cardinality is routes × methods × statuses; ids, IP addresses and users may not become labels."""
     names = set(re.findall(r'(\w+)="', api.get("/metrics").body.decode()))
