@@ -1,7 +1,7 @@
 """Re-encrypts every sealed value with the first platform key, row by row, while the service runs: only if it is
 unchanged. Done values are recognised by their key id, so it can be interrupted."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -60,19 +60,23 @@ def _in_batches(rows: "QuerySet[Any, Any]") -> Iterator[Any]:
         batch = list(rows.order_by("pk").filter(pk__gt=batch[-1].pk)[:BATCH])
 
 
-def check(column: Column) -> Counter[Problem]:
-    """Counts the values that the first key alone does not decrypt."""
-    found: Counter[Problem] = Counter()
+def _id(row: Model) -> str:
+    return row.pk.hex() if isinstance(row.pk, bytes) else str(row.pk)
+
+
+def check(column: Column) -> dict[Problem, list[str]]:
+    """The ids of values that the first key alone does not decrypt."""
+    found: defaultdict[Problem, list[str]] = defaultdict(list)
     for row in _in_batches(_sealed(column)):
         sealed = bytes(getattr(row, column.sealed.field))
         try:
             keyring.unseal(sealed, purpose=column.sealed.purpose)
             if not sealed.startswith(keyring.current_header()):
-                found["older key"] += 1
+                found["older key"].append(_id(row))
         except keyring.UnknownKey:
-            found["unknown key"] += 1
+            found["unknown key"].append(_id(row))
         except keyring.Tampered:
-            found["damaged"] += 1
+            found["damaged"].append(_id(row))
     return found
 
 
@@ -84,7 +88,7 @@ def rotate(column: Column, *, on_row: Callable[[], object] = lambda: None) -> Ou
         try:
             new = keyring.rewrap(old, purpose=column.sealed.purpose)
         except keyring.KeyringError as error:
-            outcome.failed.append((f"{column.name}: {row}", str(error)))
+            outcome.failed.append((f"{column.name}, id {_id(row)}", str(error)))
         else:
             same = column.model._base_manager.using(column.using).filter(pk=row.pk, **{column.sealed.field: old})
             outcome.rotated += same.update(**{column.sealed.field: new})

@@ -174,6 +174,9 @@ def test_the_check_tells_a_missing_key_from_an_older_one(settings: LazySettings)
             call_command("rotate_encryption_keys", "--check", stdout=said)
         assert "2 need a key that ENCRYPTION_KEYS does not have" in said.getvalue()
         assert ("8 need an older key" in said.getvalue()) == (keys == [TWO, ONE])
+        if keys == [TWO, ONE]:
+            first = ", ".join(n.to_bytes(32, "big").hex() for n in (1, 2, 3, 4, 6))
+            assert f"8 need an older key (id {first}, …)" in said.getvalue()
 
 
 @pytest.mark.django_db(databases="__all__")
@@ -189,7 +192,8 @@ def test_the_check_decrypts_every_value(settings: LazySettings, monkeypatch: pyt
     said = io.StringIO()
     with pytest.raises(CommandError, match="^3 values cannot be decrypted"):
         call_command("rotate_encryption_keys", "--check", stdout=said)
-    assert "3 were changed, or belong elsewhere" in said.getvalue()
+    digests = ", ".join(n.to_bytes(32, "big").hex() for n in (7, 8, 9))
+    assert f"3 were changed, or belong elsewhere (id {digests})" in said.getvalue()
 
 
 @pytest.mark.django_db(databases="__all__")
@@ -203,6 +207,7 @@ def test_rotation_names_what_does_not_open_and_does_the_rest(settings: LazySetti
     with pytest.raises(CommandError, match="2 values could not be decrypted"):
         call_command("rotate_encryption_keys", stdout=io.StringIO(), stderr=errors)
     assert errors.getvalue().count("not in ENCRYPTION_KEYS") == 2
+    assert f"default, id {(1).to_bytes(32, 'big').hex()}: " in errors.getvalue()
     settings.ENCRYPTION_KEYS = [TWO]
     assert opened("eu-west-1")[1] == b"1"
 

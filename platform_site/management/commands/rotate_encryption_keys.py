@@ -15,6 +15,7 @@ _MEANING: Final[dict[rotation.Problem, str]] = {
     "unknown key": "need a key that ENCRYPTION_KEYS does not have",
     "damaged": "were changed, or belong elsewhere",
 }
+_NAMED: Final = 5
 
 
 class Command(BaseCommand):
@@ -29,7 +30,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--check",
             action="store_true",
-            help="only decrypt every value, and count those that the first key does not decrypt; exit 1 if any",
+            help="only decrypt every value, and name those that the first key does not decrypt; exit 1 if any",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -56,9 +57,10 @@ class Command(BaseCommand):
         total: Counter[rotation.Problem] = Counter()
         for column in rotation.columns():
             found = rotation.check(column)
-            total += found
-            for problem, count in found.items():
-                self.stdout.write(f"{column.name}: {count} {_MEANING[problem]}")
+            for problem, ids in found.items():
+                total[problem] += len(ids)
+                named = ", ".join(ids[:_NAMED]) + (", …" if len(ids) > _NAMED else "")
+                self.stdout.write(f"{column.name}: {len(ids)} {_MEANING[problem]} (id {named})")
         if lost := total["unknown key"] + total["damaged"]:
             raise CommandError(f"{lost} values cannot be decrypted.")
         if outdated := total["older key"]:
