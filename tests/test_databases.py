@@ -3,13 +3,14 @@
 from types import SimpleNamespace
 
 import pytest
-from django.conf import settings
+from django.conf import LazySettings, settings
 from django.core.management import call_command
 from django.db import OperationalError, connections
 
 from accounts.models import User
 from platform_site.embedded import postgres as embedded_postgres
-from platform_site.postgres import replicas
+from platform_site.postgres import direct, replicas
+from platform_site.settings import databases
 
 
 @pytest.mark.django_db(databases="__all__")
@@ -57,3 +58,25 @@ def test_replica_monitor_survives_any_exception(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(replicas, "_CHECKS_PER_LAG_LIMIT", 1e9)  # no pause between them
     with pytest.raises(Enough):
         replicas._watch(SimpleNamespace(check=look, connection=SimpleNamespace(close=close)))  # type: ignore[arg-type]
+
+
+def test_settings_of_a_url_do_not_replace_those_of_the_session() -> None:
+    url = settings.LAYOUT.postgres_url("us_east_1")
+    found = databases._database(
+        "X_URL", f"{url}&options=-c%20geqo%3Doff&sslmode=disable", "platform", prepare_threshold=2
+    )
+    assert found["OPTIONS"]["sslmode"] == "disable"
+    assert found["OPTIONS"]["options"].startswith("-c geqo=off -c search_path=platform -c statement_timeout=")
+
+
+@pytest.mark.django_db(databases=["us-east-1"])
+def test_a_direct_connection_has_the_parameters_of_its_own_url(
+    settings: LazySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = connections["us-east-1"].settings_dict["NAME"]
+    url = settings.LAYOUT.postgres_url(name) + "&application_name=direct&options=-c%20search_path%3Dpublic"
+    monkeypatch.setenv("REGION_US_EAST_1_DIRECT_URL", url)
+    settings.DIRECT_DATABASES = databases._direct_databases()
+    with direct.own_connection("us-east-1") as own, own.cursor() as cursor:
+        cursor.execute("SELECT current_setting('application_name'), current_setting('search_path')")
+        assert cursor.fetchone() == ("direct", "platform")

@@ -59,4 +59,6 @@ def go_direct(alias: str) -> None:
 
 
 def _direct(shared: BaseDatabaseWrapper) -> dict[str, object]:
-    return {**deepcopy(shared.settings_dict), **settings.DIRECT_DATABASES.get(shared.alias, {})}
+    direct = settings.DIRECT_DATABASES.get(shared.alias, {})
+    libpq = {key: value for key, value in direct.get("OPTIONS", {}).items() if key != "options"}
+    return deepcopy({**shared.settings_dict, **direct, "OPTIONS": shared.settings_dict["OPTIONS"] | libpq})

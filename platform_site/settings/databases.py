@@ -21,15 +21,17 @@ def _direct_variable(name: str) -> str:
     return name.removesuffix("_URL") + "_DIRECT_URL"
 
 
+def _parts(name: str, url: str) -> dict[str, Any]:
+    parts: dict[str, Any] = dict(env.postgres(name, url))
+    libpq = {key: parts.pop(key) for key in list(parts) if key.startswith("OPTIONS:")}
+    return parts | {"OPTIONS": {key.removeprefix("OPTIONS:"): value for key, value in libpq.items()}}
+
+
 def _direct_databases() -> dict[str, dict[str, Any]]:
     """For databases behind a pooler (`platform_site.postgres.direct`)."""
     names = {"default": "DATABASE_URL", **{region: region_variable(region) for region in REGIONS}}
     variables = {alias: _direct_variable(name) for alias, name in names.items()}
-    return {
-        alias: {key: value for key, value in env.postgres(name, url).items() if not key.startswith("OPTIONS:")}
-        for alias, name in variables.items()
-        if (url := env.text(name))
-    }
+    return {alias: _parts(name, url) for alias, name in variables.items() if (url := env.text(name))}
 
 
 DIRECT_DATABASES = _direct_databases()
@@ -38,8 +40,9 @@ DIRECT_DATABASES = _direct_databases()
 def _database(
     name: str, url: str, search_path: str, *, prepare_threshold: int | None, session: dict[str, str] | None = None
 ) -> dict[str, Any]:
-    parts = env.postgres(name, url)
-    libpq = {key.removeprefix("OPTIONS:"): parts.pop(key) for key in list(parts) if key.startswith("OPTIONS:")}
+    parts = _parts(name, url)
+    libpq = parts["OPTIONS"]
+    given = libpq.pop("options", "").split()  # first, because the last value of a setting applies
     settings_of_the_session = {
         "search_path": search_path,
         "statement_timeout": f"{STATEMENT_TIMEOUT_MS}",
@@ -68,7 +71,7 @@ def _database(
             "keepalives_count": max(1, DATABASE_SILENCE_SECONDS - 2),
             "tcp_user_timeout": DATABASE_SILENCE_SECONDS * 1000,
             "application_name": "backend-platform",
-            "options": " ".join(f"-c {key}={value}" for key, value in settings_of_the_session.items()),
+            "options": " ".join([*given, *(f"-c {key}={value}" for key, value in settings_of_the_session.items())]),
             # Bind in the server, and let psycopg prepare repeated statements: saves 50-60 µs each.
             "server_side_binding": True,
             "prepare_threshold": prepare_threshold if PREPARED_STATEMENTS else None,
