@@ -8,7 +8,9 @@ from typing import Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
+from psycopg import pq
 
+_LIBPQ: Final = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
 MAX_INTEGER: Final = 2_147_483_647
 """The largest of PostgreSQL's settings and C's int."""
 
@@ -84,6 +86,26 @@ def domain(name: str, default: str) -> str:
     return value
 
 
+def hosts(name: str, default: Iterable[str] = ()) -> list[str]:
+    """As Django's ALLOWED_HOSTS: names, IPs, `.example.com` with its subdomains, `*`."""
+    found = words(name, default)
+    for word in found:
+        if re.fullmatch(r"\*|\.?[\w-]+(\.[\w-]+)*|\[[\da-f:.]+\]", word, re.IGNORECASE) is None:
+            raise ImproperlyConfigured(
+                f"{name} must be names such as api.example.com or .example.com (subdomains, too), without port,"
+                f" not {word!r}"
+            )
+    return found
+
+
+def server(name: str) -> str:
+    """A name or IP, or the empty string."""
+    value = os.environ.get(name) or ""
+    if re.fullmatch(r"[\w.-]*|[\da-f:.]*:[\da-f:.]*", value, re.IGNORECASE) is None:
+        raise ImproperlyConfigured(f"{name} must be a name or an IP, without port, not {value!r}")
+    return value
+
+
 def origin(name: str, default: str) -> str:
     """`https://host` or `http://host:port`, without a trailing slash."""
     return _origin(name, os.environ.get(name) or default)
@@ -140,4 +162,6 @@ def postgres(name: str, url: str) -> dict[str, str]:
     }
     if not settings["NAME"]:
         raise ImproperlyConfigured(f"{name} names no database")
+    if unknown := sorted(query.keys() - _LIBPQ):
+        raise ImproperlyConfigured(f"{name} has the parameter {unknown[0]!r}, which libpq does not know")
     return settings | {f"OPTIONS:{key}": value for key, value in query.items()}

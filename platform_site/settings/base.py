@@ -31,7 +31,7 @@ SECRET_KEY_FALLBACKS = env.words("SECRET_KEY_FALLBACKS")
 ENCRYPTION_KEYS = [key for key in _secret("ENCRYPTION_KEYS", "encryption_key").split(",") if key]
 
 PLATFORM_DOMAIN = env.domain("PLATFORM_DOMAIN", "localhost")
-ALLOWED_HOSTS = env.words(
+ALLOWED_HOSTS = env.hosts(
     "ALLOWED_HOSTS", ["localhost", ".localhost", "127.0.0.1", "[::1]", PLATFORM_DOMAIN, f".{PLATFORM_DOMAIN}"]
 )
 TRUSTED_PROXIES = env.words("TRUSTED_PROXIES")

@@ -40,7 +40,7 @@ CONSOLE_CONTENT_SECURITY_POLICY = {
     "style-src-attr": ["'unsafe-inline'"],
 }
 """For the console's toolkit: Alpine's attributes, style attributes, and the theme's style element."""
-PLATFORM_ORIGINS = env.words("PLATFORM_ORIGINS")
+PLATFORM_ORIGINS = ["*"] if env.text("PLATFORM_ORIGINS") == "*" else env.origins("PLATFORM_ORIGINS")
 CORS_URLS_REGEX = r"^/(?:v1|\.well-known)/"
 CORS_ALLOW_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 CORS_ALLOW_HEADERS = [

@@ -31,7 +31,7 @@ SILENCED_SYSTEM_CHECKS = [
     "security.W003",  # `platform_site.http.middleware.csrf` is a subclass of Django's middleware
 ]
 
-EMAIL_HOST = env.text("EMAIL_HOST", "")
+EMAIL_HOST = env.server("EMAIL_HOST")
 EMAIL_BACKEND = env.text("EMAIL_BACKEND") or (
     # Without a server, emails are shown by the process that sends them: under `up`, in its terminal. Never in
     # production, where that is a log: a reader of an email can use its link.

@@ -245,3 +245,30 @@ def test_an_origin_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CSRF_TRUSTED_ORIGINS", "https://a.example, b.example")
     with pytest.raises(ImproperlyConfigured, match="^CSRF_TRUSTED_ORIGINS must be .*, not 'b.example'"):
         env.origins("CSRF_TRUSTED_ORIGINS")
+
+
+def test_hosts_have_no_scheme_and_no_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("api.example.com", ".example.com", "10.0.0.1", "[::1]", "*", "localhost, .localhost"):
+        monkeypatch.setenv("ALLOWED_HOSTS", value)
+        assert env.hosts("ALLOWED_HOSTS") == value.split(", ")
+    for value in ("https://a.example", "a.example:443", "*.a.example", "a.example/", "a b", "[::1]:80"):
+        monkeypatch.setenv("ALLOWED_HOSTS", f"localhost,{value}")
+        with pytest.raises(ImproperlyConfigured, match="^ALLOWED_HOSTS must be names such as"):
+            env.hosts("ALLOWED_HOSTS")
+
+
+def test_a_server_is_a_name_or_an_ip(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("", "smtp.example.com", "localhost", "10.0.0.1", "::1"):
+        monkeypatch.setenv("EMAIL_HOST", value)
+        assert env.server("EMAIL_HOST") == value
+    for value in ("smtp://a.example", "a.example:587", "a.example/", "a b"):
+        monkeypatch.setenv("EMAIL_HOST", value)
+        with pytest.raises(ImproperlyConfigured, match="^EMAIL_HOST must be a name or an IP, without port, not"):
+            env.server("EMAIL_HOST")
+
+
+def test_parameters_of_a_database_url_are_known() -> None:
+    url = "postgresql://u:p@host/name?sslmode=require&target_session_attrs=read-write"
+    assert env.postgres("DATABASE_URL", url)["OPTIONS:sslmode"] == "require"
+    with pytest.raises(ImproperlyConfigured, match="^DATABASE_URL has the parameter 'ssl'"):
+        env.postgres("DATABASE_URL", "postgresql://u:p@host/name?ssl=true")
