@@ -121,6 +121,22 @@ def test_readiness_fails_when_the_database_refuses_configured_connections(
 
 
 @pytest.mark.django_db(databases="__all__")
+def test_databases_that_only_serve_reads_degrade(api: Api, fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a failover, if a URL names the old primary or a standby."""
+    for alias in ("default", "us-east-1", "eu-west-1", "ap-southeast-1"):
+        options = connections[alias].settings_dict["OPTIONS"]
+        read_only = options | {"options": f"{options['options']} -c default_transaction_read_only=on"}
+        monkeypatch.setitem(connections[alias].settings_dict, "OPTIONS", read_only)
+    answer = api.get("/readyz")
+    assert (answer.status, answer.json["status"]) == (200, "degraded")
+    assert answer.json["dependencies"] == {
+        **dict.fromkeys(["control", "us-east-1", "eu-west-1", "ap-southeast-1"], "read_only"),
+        "redis": "ok",
+    }
+    assert api.get("/readyz?require=control").status == 503
+
+
+@pytest.mark.django_db(databases="__all__")
 def test_a_dependency_that_hangs_costs_two_seconds_and_one_thread(
     api: Api, fresh: None, monkeypatch: pytest.MonkeyPatch, silent_port: int
 ) -> None:

@@ -25,8 +25,13 @@ LIMIT: Final = 2.0
 """Seconds for each check."""
 WORKERS: Final = "workers"
 CACHED_SECONDS: Final = 1.0
+_SERVES: Final = ("ok", "read_only")
 
 Check = Callable[[], None]
+
+
+class ReadOnly(Exception):
+    """Of a check: the dependency only serves reads."""
 
 
 @dataclass
@@ -34,22 +39,24 @@ class _Dependency:
     check: Check
     lock: threading.Lock = field(default_factory=threading.Lock)
     started_at: float = 0.0
-    is_ok: "Future[bool] | None" = None
+    state: "Future[str] | None" = None
 
-    def start_check(self) -> "Future[bool]":
+    def start_check(self) -> "Future[str]":
         with self.lock:
-            if self.is_ok is None or (self.is_ok.done() and time.monotonic() - self.started_at > CACHED_SECONDS):
-                self.started_at, self.is_ok = time.monotonic(), Future()
-                threading.Thread(target=self._run, args=(self.is_ok,), daemon=True, name="readiness").start()
-            return self.is_ok
+            if self.state is None or (self.state.done() and time.monotonic() - self.started_at > CACHED_SECONDS):
+                self.started_at, self.state = time.monotonic(), Future()
+                threading.Thread(target=self._run, args=(self.state,), daemon=True, name="readiness").start()
+            return self.state
 
-    def _run(self, is_ok: "Future[bool]") -> None:
+    def _run(self, state: "Future[str]") -> None:
         try:
             self.check()
+        except ReadOnly:
+            state.set_result("read_only")
         except Exception:  # whatever it is, the dependency is not ready
-            is_ok.set_result(False)
+            state.set_result("down")
         else:
-            is_ok.set_result(True)
+            state.set_result("ok")
 
 
 _dependencies: Final[dict[str, _Dependency]] = {}
@@ -66,7 +73,9 @@ def _check_database(alias: str) -> None:
         availability.watch(alias).log_failure(error)
         raise
     with connection:
-        connection.execute("SELECT 1")
+        found = connection.execute("SHOW transaction_read_only").fetchone()  # also "on" for a standby
+    if found != ("off",):
+        raise ReadOnly
 
 
 def _check_redis() -> None:
@@ -82,10 +91,10 @@ def register_own() -> None:
 
 
 def dependency_states() -> Mapping[str, str]:
-    """By dependency `ok`, `slow` (no result within LIMIT) or `down`."""
+    """By dependency `ok`, `read_only`, `slow` (no result within LIMIT) or `down`."""
     results = {name: one.start_check() for name, one in _dependencies.items()}
     wait(results.values(), LIMIT)
-    return {name: "slow" if not is_ok.done() else "ok" if is_ok.result() else "down" for name, is_ok in results.items()}
+    return {name: state.result() if state.done() else "slow" for name, state in results.items()}
 
 
 def readyz(request: HttpRequest) -> HttpResponse:
@@ -100,7 +109,7 @@ def readyz(request: HttpRequest) -> HttpResponse:
         facts["replicas"] = replicas.states()
     headers = {"Cache-Control": "no-store"}
     regions = [found[region] for region in settings.REGION_DATABASES if region in found]
-    can_serve = found.get("control", "ok") == "ok" and (not regions or "ok" in regions)
+    can_serve = found.get("control", "ok") in _SERVES and (not regions or any(one in _SERVES for one in regions))
     if not can_serve or any(found[name] != "ok" for name in required):
         return respond({"status": "unavailable", **facts}, 503, headers | {"Retry-After": "1"})
     is_ready = all(one == "ok" for one in found.values())
