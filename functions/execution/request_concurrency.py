@@ -311,27 +311,30 @@ def with_slot(request: HttpRequest, new: NewRun, work: Callable[[], _T]) -> _T:
     admission = request.__dict__.pop(_ATTRIBUTE, None) or _admission_of(new)
     if admission.state is State.NEW:
         limiter.take(admission)
-    while True:
-        if admission.state is State.HELD:
-            loop_requests.will_write()
-            try:
-                result = work()
-            except TooManyRuns:
-                admission.until = admission.until or admission.since + start.timeout_of(new)
-                limiter.requeue(admission)
-            except BaseException:
-                limiter.release(admission)
-                raise
-            else:
-                limiter.release(admission)
-                return result
-        elif admission.state is State.NEW:
-            admission.until = admission.since + start.timeout_of(new)
-            limiter.enqueue(admission)
-        if admission.state is State.WAITING:
-            _wait(request, admission)
-        if admission.state is State.OVER:
-            raise TooManyCalls(admission.until - admission.since, is_queue_full=admission.is_refused)
+    try:
+        while True:
+            if admission.state is State.HELD:
+                loop_requests.will_write()
+                try:
+                    result = work()
+                except TooManyRuns:
+                    admission.until = admission.until or admission.since + start.timeout_of(new)
+                    limiter.requeue(admission)
+                else:
+                    limiter.release(admission)
+                    return result
+            elif admission.state is State.NEW:
+                admission.until = admission.since + start.timeout_of(new)
+                limiter.enqueue(admission)
+            if admission.state is State.WAITING:
+                _wait(request, admission)
+            if admission.state is State.OVER:
+                raise TooManyCalls(admission.until - admission.since, is_queue_full=admission.is_refused)
+    except server_hints.Parked:
+        raise  # it keeps its place
+    except BaseException:
+        limiter.release(admission)
+        raise
 
 
 def _wait(request: HttpRequest, admission: Admission) -> None:

@@ -9,10 +9,14 @@ from typing import Any
 
 import httpx
 import pytest
+from django.http import HttpRequest
 
+from functions.errors import NoSuchFunction, TooManyRuns
 from functions.execution import request_concurrency
 from functions.execution.request_concurrency import Admission, ConcurrencyLimiter, State
 from functions.quotas.client_networks import AnonymousCall
+from functions.runs.start import NewRun
+from platform_site.identity.callers import Caller, EnvironmentRef
 from tests.support.service import Up
 
 CLIENTS = 64
@@ -252,3 +256,20 @@ def test_a_call_without_a_slot_of_the_plan_waits_at_the_front() -> None:
         time.sleep(0.005)
     for turn in (first, second):
         room.release(turn)
+
+
+def test_a_call_whose_timeout_cannot_be_read_returns_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a function that is deleted while the slots of the plan are taken, or without a free connection."""
+    room = ConcurrencyLimiter(slots=1, shared=1)
+    monkeypatch.setattr(request_concurrency, "limiter", room)
+    environment = EnvironmentRef("env_a", "production", "prj_a", "default", "us-east-1", "free", "env_a")
+    new = NewRun(environment, Caller("key", "key_a", frozenset()), "Not a name", "{}")
+
+    def without_slot_of_plan() -> None:
+        raise TooManyRuns(4)
+
+    with pytest.raises(NoSuchFunction):
+        request_concurrency.with_slot(HttpRequest(), new, without_slot_of_plan)
+    following = Admission("env_a", "key a", 4)
+    room.take(following)
+    assert following.state is State.HELD
