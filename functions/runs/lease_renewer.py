@@ -35,9 +35,11 @@ class LeaseRenewer:
         self._threads: dict[str, threading.Thread] = {}
 
     def start_renewing(self, started: CreatedRun) -> None:
-        """Call `stop_renewing` even if this raises."""
+        """Call `stop_renewing` even if this raises. Cancels an earlier attempt that still executes here: its lease has
+        ended, or this one could not have been claimed."""
         using = started.cluster
         with self._lock:
+            has_earlier_attempt = started.run_id in self._executing[using]
             self._executing[using][started.run_id] = started
             if using not in self._threads:
                 thread = threading.Thread(
@@ -45,10 +47,14 @@ class LeaseRenewer:
                 )
                 thread.start()
                 self._threads[using] = thread
+        if has_earlier_attempt:
+            self._cancel(started.run_id)
 
     def stop_renewing(self, started: CreatedRun) -> None:
         with self._lock:
-            self._executing[started.cluster].pop(started.run_id, None)
+            executing = self._executing[started.cluster]
+            if executing.get(started.run_id) is started:
+                del executing[started.run_id]
 
     def _watch(self, using: str) -> None:
         renewed_at, idle_checks = time.monotonic(), 0
@@ -85,6 +91,6 @@ class LeaseRenewer:
             to_cancel |= set(executing) - leases.renew(using, executing.values())
         for run_id in to_cancel:
             with self._lock:
-                still_ours = run_id in self._executing[using]
+                still_ours = self._executing[using].get(run_id) is executing[run_id]
             if still_ours:
                 self._cancel(run_id)

@@ -84,7 +84,8 @@ class Pool:
                     outcome = process.call(call, host, sent_ahead)
                 finally:
                     with self._lock:
-                        self._running.pop(call.run_id, None)
+                        if self._running.get(call.run_id) is process:  # not a later attempt's
+                            del self._running[call.run_id]
             except ProcessGone:
                 self._discard(process, program.key)
             except BaseException:

@@ -483,6 +483,33 @@ def test_a_run_that_another_process_took_over_is_given_up(
     rows.update(phase="ended", status="failed", slot=None)
 
 
+def test_a_run_claimed_again_by_its_own_process_has_one_attempt_there(
+    tracker: Tracker, environment: EnvironmentRef
+) -> None:
+    """As after a machine that slept: the first attempt ends, and the second keeps its lease and can be cancelled."""
+    deploy(tracker, "endless", ENDLESS, timeout_ms=10_000)
+    run_id = tracker.post("owner", "/functions/endless/invoke", {"async": True}).json["run_id"]
+    run = Run.objects.using(environment.cluster).filter(pk=run_id)
+    done: list[int] = []
+
+    def work() -> None:
+        done.append(Worker(environment.cluster).run())
+        connections.close_all()
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    threads[0].start()
+    wait_for("the first attempt executes", lambda: executor.pool().sizes()[1] == 1)
+    run.update(phase="queued", slot=None, claimed_until=None)  # as `leases.settle_lost` does
+    threads[1].start()
+    wait_for("the first attempt ends", lambda: done, 5)
+    assert run.values_list("phase", "attempts").get() == ("executing", 2)
+    assert completion.request_cancel(environment.cluster, run_id)  # all that another process does
+    wait_for("the second attempt ends", lambda: len(done) == 2, 5)
+    for thread in threads:
+        thread.join(20)
+    assert run.get().error["name"] == "Cancelled"
+
+
 def test_an_attempt_that_is_over_puts_no_run_back(tracker: Tracker, environment: EnvironmentRef) -> None:
     deploy(tracker, "sum", SUM, attempts=3)
     calls.enqueue(NewRun(environment, key_of(environment), "sum", "{}"))
