@@ -233,8 +233,9 @@ class ConcurrencyLimiter:
             )
             self._refuse(max(callers.values(), key=lambda queue: sum(each.weight for each in queue))[-1])
         if self._queues and self._watcher is None:
-            self._watcher = threading.Thread(target=self._watch, name="function-queue", daemon=True)
-            self._watcher.start()
+            watcher = threading.Thread(target=self._watch, name="function-queue", daemon=True)
+            watcher.start()  # raises if the system has no more threads: then the next call tries again
+            self._watcher = watcher
 
     def _remove(self, admission: Admission) -> None:
         queues = self._queues[admission.environment_id]

@@ -77,10 +77,10 @@ class Pool:
                 return loop_requests.in_thread(partial(self.call, program, call, host))
             process, sent_ahead = acquired
             try:
-                with self._lock:
-                    self._running[call.run_id] = process
-                    self._watch()
                 try:
+                    with self._lock:
+                        self._running[call.run_id] = process
+                        self._watch()
                     outcome = process.call(call, host, sent_ahead)
                 finally:
                     with self._lock:
@@ -323,8 +323,9 @@ class Pool:
     # ── the watcher ─────────────────────────────────────────────────────────────────────────────────────────────────
     def _watch(self) -> None:
         if self._watcher is None:
-            self._watcher = threading.Thread(target=self._run_watcher, name="function-pool", daemon=True)
-            self._watcher.start()
+            watcher = threading.Thread(target=self._run_watcher, name="function-pool", daemon=True)
+            watcher.start()  # raises if the system has no more threads: then the next call tries again
+            self._watcher = watcher
         elif self._waits_long:
             self._waits_long = False
             self._wake_up.set()

@@ -143,7 +143,11 @@ class ConnectionPool:
             if self._count >= _MAX_CONNECTIONS:
                 return
             self._count += 1
-        threading.Thread(target=self._open, name="store-connect", daemon=True).start()
+        try:
+            threading.Thread(target=self._open, name="store-connect", daemon=True).start()
+        except RuntimeError as error:  # the system has no more threads
+            self._decrement_count()
+            raise ConnectionError("no thread can connect to Redis") from error
 
     def _open(self) -> None:
         try:

@@ -57,12 +57,13 @@ class Feed:
 
     def add(self, stream: Stream) -> None:
         with self._lock:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name=f"changes-{self._using}", daemon=True)
+                thread.start()
+                self._thread = thread
+                Listener(self._using, self.wake, lambda: self._thread is thread).start()
             self._streams.append(stream)
             self._added.append(stream)
-            if self._thread is None:
-                thread = self._thread = threading.Thread(target=self._run, name=f"changes-{self._using}", daemon=True)
-                thread.start()
-                Listener(self._using, self.wake, lambda: self._thread is thread).start()
         if is_ending():
             stream.end("restarting")
             stream_counts.remove([stream])
@@ -79,9 +80,11 @@ class Feed:
     # ── In its thread ──
 
     def _run(self) -> None:
-        for number in range(WORKERS):
-            threading.Thread(target=self._work, name=f"changes-{self._using}-{number}", daemon=True).start()
+        workers = 0
         try:
+            for number in range(WORKERS):
+                threading.Thread(target=self._work, name=f"changes-{self._using}-{number}", daemon=True).start()
+                workers += 1
             self._run_passes()
         except BaseException:
             logger.exception("region %s: the feed of changes ended", self._using)
@@ -92,7 +95,7 @@ class Feed:
                 stream.end("internal")
             metrics.CHANGE_STREAMS.labels(self._using).set(0)
         finally:
-            for _ in range(WORKERS):
+            for _ in range(workers):
                 self._tasks.put(None)
             connections.close_all()
 

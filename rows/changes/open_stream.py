@@ -41,8 +41,8 @@ def open_stream(
     stream_counts.add(stream)
     try:
         watched_tables.watch(environment, stream.tables)
+        feed_of(environment.cluster).add(stream)
     except BaseException:
         stream_counts.remove([stream])
         raise
-    feed_of(environment.cluster).add(stream)
     return stream

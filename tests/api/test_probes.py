@@ -21,6 +21,7 @@ from platform_site.observability import metrics
 from tests.support.client import Api
 from tests.support.metrics import read_metrics
 from tests.support.service import ROOT, Up, wait_for
+from tests.support.threads import refuse_new_threads
 from tests.support.timing import within
 
 
@@ -52,6 +53,15 @@ def test_ready_names_each_dependency(api: Api, fresh: None) -> None:
         "dependencies": dict.fromkeys(["control", "us-east-1", "eu-west-1", "ap-southeast-1", "redis"], "ok"),
     }
     assert answer.status == 200
+
+
+def test_a_check_that_could_not_start_is_started_by_the_next_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    dependency = health._Dependency(lambda: None)
+    with monkeypatch.context() as full:
+        refuse_new_threads(full, "readiness")
+        with pytest.raises(RuntimeError):
+            dependency.start_check()
+    assert dependency.start_check().result(within(2))
 
 
 @pytest.mark.django_db(databases="__all__")

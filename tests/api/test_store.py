@@ -18,6 +18,8 @@ from platform_site.redis import client as redis_client
 from platform_site.redis import round_trip
 from platform_site.redis.circuit_breaker import SECONDS as BREAKER_SECONDS
 from platform_site.redis.client import Store
+from platform_site.redis.connection import _MAX_CONNECTIONS, ConnectionPool
+from tests.support.threads import refuse_new_threads
 from tests.support.valkey import Refusal
 from tests.support.valkey_server import BUDGET, SLACK, RedisServer, until
 
@@ -369,3 +371,15 @@ def test_a_database_number_in_the_url_is_used(server: RedisServer) -> None:
     assert second.put({"k": b"second"}, 60)
     assert value(server.store, "k") is None
     assert value(second, "k") == b"second"
+
+
+def test_connections_that_no_thread_could_open_are_not_counted(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = ConnectionPool(server.url)
+    with monkeypatch.context() as full:
+        refuse_new_threads(full, "store-connect")
+        for _ in range(_MAX_CONNECTIONS):
+            with pytest.raises(ConnectionError):
+                pool.take(time.monotonic() + 5)
+    pool.close(pool.take(time.monotonic() + 5))

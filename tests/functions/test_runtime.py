@@ -19,6 +19,7 @@ from functions.runtime.process import Process
 from functions.runtime.programs import Busy, Program
 from tests.functions.conftest import RecordingHost, RunCode
 from tests.support.concurrency import wait_until
+from tests.support.threads import refuse_new_threads
 from tests.support.timing import within
 
 IDENTITY = "export default (input) => input"
@@ -717,6 +718,20 @@ def test_a_run_can_be_cancelled(pool: Pool, host: RecordingHost) -> None:
         time.sleep(0.01)
     thread.join(10)
     assert outcomes[0].reason == "cancelled"
+
+
+def test_a_pool_whose_watcher_did_not_start_starts_it_for_the_next_call(
+    pool: Pool, host: RecordingHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = Program("one", "env_a", b"export default () => 1", 128)
+    with monkeypatch.context() as full:
+        refuse_new_threads(full, "function-pool")
+        with pytest.raises(RuntimeError):
+            pool.call(program, _call(1), host)
+    assert pool.sizes() == (0, 0)
+    assert pool.call(program, _call(2), host).output == "1"
+    assert pool._watcher is not None
+    assert pool._watcher.is_alive()
 
 
 def test_a_cancellation_that_comes_as_the_run_ends_is_not_the_next_runs(

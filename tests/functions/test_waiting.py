@@ -18,6 +18,7 @@ from functions.quotas.client_networks import AnonymousCall
 from functions.runs.start import NewRun
 from platform_site.identity.callers import Caller, EnvironmentRef
 from tests.support.service import Up
+from tests.support.threads import refuse_new_threads
 
 CLIENTS = 64
 SLOW = "export default async ({ ms }) => { await new Promise(r => setTimeout(r, ms)); return ms }"
@@ -273,3 +274,19 @@ def test_a_call_whose_timeout_cannot_be_read_returns_its_slot(monkeypatch: pytes
     following = Admission("env_a", "key a", 4)
     room.take(following)
     assert following.state is State.HELD
+
+
+def test_a_wait_ends_at_its_time_though_an_earlier_watcher_did_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = ConcurrencyLimiter(slots=1, shared=1)
+    first, second, third = (Admission("env_a", "key a", 4) for _ in range(3))
+    room.take(first)
+    second.until = third.until = second.since + 0.5
+    with monkeypatch.context() as full:
+        refuse_new_threads(full, "function-queue")
+        with pytest.raises(RuntimeError):
+            room.enqueue(second)
+    room.enqueue(third)
+    decided = threading.Event()
+    room.when_decided(third, decided.set)
+    assert decided.wait(5)
+    assert third.state is State.OVER

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from rows.changes import feed as feeds
 from rows.changes import notifications
 from rows.changes.feed import Feed
-from rows.changes.tasks import Task, TaskQueue
+from rows.changes.tasks import WORKERS, Task, TaskQueue
+from tests.support.service import wait_for
+from tests.support.threads import refuse_new_threads
 
 
 def test_a_skipped_environment_is_due_though_others_are_served_first() -> None:
@@ -49,6 +52,25 @@ def test_a_feed_that_starts_again_ends_its_earlier_listener(monkeypatch: pytest.
         still_needed = [is_needed() for is_needed in listeners]
         feed._thread = None  # as if its streams had ended, before a listener looks
     assert still_needed == [False, True]
+
+
+@pytest.mark.parametrize("thread", ["changes-us-east-1", "changes-us-east-1-1"])
+def test_threads_of_a_feed_that_did_not_start_start_for_the_next_stream(
+    monkeypatch: pytest.MonkeyPatch, thread: str
+) -> None:
+    monkeypatch.setattr(feeds, "Listener", lambda *_: SimpleNamespace(start=lambda: None))
+    feed = Feed("us-east-1")
+    stream = SimpleNamespace(end=lambda reason: None)
+    with monkeypatch.context() as full:
+        refuse_new_threads(full, thread)
+        with suppress(RuntimeError):
+            feed.add(stream)  # type: ignore[arg-type]
+        wait_for("the feed has ended", lambda: feed._thread is None and not feed._tasks._waiting)
+    workers: list[str] = []
+    monkeypatch.setattr(Feed, "_work", lambda feed: workers.append("started"))
+    monkeypatch.setattr(Feed, "_run_passes", lambda feed: None)
+    feed.add(stream)  # type: ignore[arg-type]
+    wait_for("all workers have started", lambda: len(workers) == WORKERS)
 
 
 def test_a_region_without_streams_does_not_silence_another(monkeypatch: pytest.MonkeyPatch) -> None:

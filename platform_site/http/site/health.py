@@ -44,8 +44,9 @@ class _Dependency:
     def start_check(self) -> "Future[str]":
         with self.lock:
             if self.state is None or (self.state.done() and time.monotonic() - self.started_at > CACHED_SECONDS):
-                self.started_at, self.state = time.monotonic(), Future()
-                threading.Thread(target=self._run, args=(self.state,), daemon=True, name="readiness").start()
+                state: Future[str] = Future()
+                threading.Thread(target=self._run, args=(state,), daemon=True, name="readiness").start()
+                self.started_at, self.state = time.monotonic(), state
             return self.state
 
     def _run(self, state: "Future[str]") -> None:

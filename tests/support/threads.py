@@ -1,0 +1,15 @@
+import threading
+
+import pytest
+
+
+def refuse_new_threads(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """As a system without more threads, for those whose names begin with `name`."""
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith(name):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
