@@ -248,11 +248,13 @@ def test_a_provider_without_its_client_secret_is_marked(tracker: Tracker, desk: 
     provider = made["Location"].removeprefix(desk.url())
     page = desk.get(provider)
     assert "<code>error_code=provider_refused</code>" in text_of(page)
+    assert "keep the current one" not in text_of(page)
     values = {"display_name": "Google", "issuer": "https://accounts.google.com", "client_id": "id", "enabled": "on"}
     values |= {"scopes": "openid\nemail\nprofile", "sign_up": "on", "client_secret": "s"}
     saved = desk.post(provider, {"action": "edit", "fingerprint": fingerprint(page), **values})
     assert "The provider is saved." in text_of(saved)
     assert "needs a client secret" not in text_of(saved)
+    assert "keep the current one" in text_of(saved)
 
 
 @pytest.mark.parametrize(

@@ -60,11 +60,12 @@ def _needs_secret(provider: dict[str, Any]) -> bool:
 
 def _fields(provider: dict[str, Any]) -> tuple[Field, ...]:
     issuer = (Field("issuer", "Issuer", "url", help="Changing the issuer removes the client secret."),)
+    kept = "Empty: keep the current one." if provider["has_client_secret"] else ""
     return (
         Field("display_name", "Name on buttons"),
         *(issuer if provider["issuer"] else ()),
         Field("client_id", "Client id", required=True),
-        Field("client_secret", "Client secret", "password", help="Empty: keep the current one."),
+        Field("client_secret", "Client secret", "password", help=kept),
         *(_APPLE if provider["team_id"] else ()),
         Field("scopes", "Scopes, one per line", "textarea"),
         *_OPTIONS,
