@@ -6,7 +6,7 @@ import logging
 import random
 import smtplib
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
@@ -14,8 +14,8 @@ from typing import Any, Final, Literal
 from django.core.mail import get_connection
 from django.core.mail.backends.base import BaseEmailBackend
 from django.db import Error, transaction
-from django.db.models import DurationField, F, Min, Q, QuerySet, Value
-from django.db.models.functions import Now
+from django.db.models import DurationField, F, Min, Q, QuerySet, Value, Window
+from django.db.models.functions import Now, RowNumber
 
 from accounts.directory import environments as environment_directory
 from accounts.directory import locks as account_locks
@@ -26,6 +26,7 @@ from accounts.registration.email_templates import NOTICES
 from accounts.tokens.token_format import digest
 from accounts.users.emails import normalize
 from platform_site.background import dispatch
+from platform_site.concurrency.fair_semaphore import FairSemaphore, Full
 from platform_site.http.errors import NotFound
 from platform_site.postgres.statements import delete_in_batches
 from platform_site.redis import rate_limits
@@ -33,6 +34,8 @@ from platform_site.redis import rate_limits
 Kind = AccountEmail.Kind
 LEASE: Final = timedelta(minutes=2)
 _PER_RUN: Final = 1_000
+_slots: Final = FairSemaphore(12, per_owner=4, slow_after=300.0)
+"""Of the 32 threads of a worker: a tenant that sends many emails must not delay those of others."""
 _REFUSED_FOR_NOW: Final = "refused for now"
 _WAITS: Final = tuple(timedelta(seconds=seconds) for seconds in (10, 30, 120, 600, 1800, 3600))
 """Delays before the second, third, … attempt; the last one repeats until the email expires."""
@@ -194,17 +197,27 @@ def _resolve(email: AccountEmail) -> ClaimedEmail | None:
 
 
 def send(email_id: str) -> None:
-    if claimed := claim(email_id):
-        with closing(get_connection()) as server:
-            _deliver(claimed, server)
+    """Send a new email. Without a free slot, it is left to those who have one, which go on with others of its owner."""
+    found = AccountEmail.objects.filter(pk=email_id).values("environment_id", "project_id").first()
+    if found is None:
+        return
+    with suppress(Full), _slots.slot(found["project_id"] or found["environment_id"] or "", wait=0):
+        others = _due().filter(**found).exclude(pk=email_id).order_by("next_attempt_at").values_list("pk", flat=True)
+        _send_each([email_id, *others[:_PER_RUN]])
 
 
 def send_due() -> int:
-    """Send due emails, at most _PER_RUN; returns how many. Stops if the mail server is unavailable."""
+    """Send due emails, at most _PER_RUN; returns how many. The pools take turns."""
+    turn = Window(RowNumber(), partition_by=["environment_id", "project_id"], order_by="next_attempt_at")
+    due = _due().annotate(turn=turn).order_by("turn", "next_attempt_at").values_list("pk", flat=True)
+    return _send_each(due[:_PER_RUN])
+
+
+def _send_each(email_ids: Iterable[str]) -> int:
+    """Stops if the mail server is unavailable."""
     sent = 0
-    due = _due().order_by("next_attempt_at").values_list("pk", flat=True)
     with closing(get_connection()) as server:
-        for email_id in list(due[:_PER_RUN]):
+        for email_id in list(email_ids):
             if claimed := claim(email_id):
                 outcome = _deliver(claimed, server)
                 if outcome == "server_unavailable":

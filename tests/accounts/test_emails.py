@@ -19,6 +19,7 @@ from accounts import audit, tasks
 from accounts.models import AccountEmail, User
 from accounts.registration import email_outbox, email_templates, one_time_links, pool_settings
 from platform_site.background.periodic import all_jobs
+from platform_site.concurrency.fair_semaphore import FairSemaphore
 from platform_site.http.errors import InvalidGrant
 from projects.models import Environment, Project
 from tests.support.postbox import Postbox, html_of, link_in, text_of, token_in
@@ -109,6 +110,28 @@ def test_parallel_workers_send_each_email_once(production: Environment, postbox:
     with ThreadPoolExecutor(4) as pool:
         assert sum(pool.map(work, range(4))) == 12
     assert sorted(message["To"] for message in postbox.messages) == sorted(recipients)
+
+
+def test_pools_take_turns(production: Environment, alice: User, postbox: Postbox) -> None:
+    for _ in range(3):
+        write(production)
+    email_outbox.write(Kind.RESET_PASSWORD, pool_id=None, recipient=alice.email)
+    assert email_outbox.send_due() == 4
+    assert [message["To"] for message in postbox.messages] == [UNA, alice.email, UNA, UNA]
+
+
+def test_a_pool_with_many_emails_leaves_slots_to_others(
+    production: Environment, alice: User, postbox: Postbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slots = FairSemaphore(4, per_owner=1, slow_after=300)
+    monkeypatch.setattr(email_outbox, "_slots", slots)
+    waiting, another = write(production), email_outbox.write(Kind.RESET_PASSWORD, pool_id=None, recipient=alice.email)
+    with slots.slot(production.pk, wait=0):
+        tasks.send_account_email(waiting.pk)
+        tasks.send_account_email(another.pk)
+        assert [message["To"] for message in postbox.messages] == [alice.email]
+    tasks.send_account_email(write(production).pk)
+    assert len(postbox.to(UNA)) == 2, "who gets the slot goes on with what had none"
 
 
 # ── The mail server ──
