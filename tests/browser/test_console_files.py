@@ -89,6 +89,29 @@ def test_a_file_without_rows_says_so(window: Callable[..., Page], served: Up, tm
         expect(page.locator("#file-report")).to_have_text(said)
 
 
+def test_an_import_goes_on_after_too_many_requests(window: Callable[..., Page], served: Up, tmp_path: Path) -> None:
+    page = window()
+    page.goto(enter_console(page, served) + "tables/tasks")
+    file = tmp_path / "tasks.csv"
+    file.write_text("title\na\nb\nc\n")
+    done = {"rejected": [], "skipped": [], "stopped": None, "retry_after": 0, "resume_at": 0}
+    limited = {"inserted": 1, "stopped": "Too many requests.", "retry_after": 2, "resume_at": len("title\na\n")}
+    answers = [{**done, "inserted": 3}, {**done, **limited}, {**done, "inserted": 2}]
+    sent: list[bytes] = []
+
+    def answer(route: Route) -> None:
+        sent.append(route.request.post_data_buffer or b"")
+        route.fulfill(json=answers[len(sent) - 1])
+
+    page.route("**/import", answer)
+    page.get_by_label("CSV or NDJSON file").set_input_files(file)
+    page.get_by_role("button", name="Import").click()
+    expect(page.locator("#file-progress label")).to_have_text("1 row so far. Too many requests: goes on in 1 s")
+    expect(page.locator("#file-report")).to_have_text("3 rows imported, 0 rejected.")
+    assert [b"title\na\nb\nc\n" in each for each in sent] == [True, True, False]
+    assert b"title\nb\nc\n" in sent[2], "the header and the rest"
+
+
 def test_the_browser_asks_before_an_import_is_stopped(window: Callable[..., Page], served: Up, tmp_path: Path) -> None:
     page = window()
     page.goto(enter_console(page, served) + "tables/tasks")

@@ -40,6 +40,24 @@ def test_an_ndjson_file_comes_back_as_it_was(tracker: Tracker, desk: Desk) -> No
     assert [[row[key] for key in kept] for row in after] == [[row[key] for key in kept] for row in before]
 
 
+def test_an_import_that_meets_the_rate_limit_says_where_it_goes_on(tracker: Tracker, desk: Desk, settings: Any) -> None:
+    head = b"\xef\xbb\xbftitle,points\r\n"
+    lines = [b'"row\r%d",1\r\n' % number for number in range(800)]
+    lines[7] = lines[790] = b"bad,many\r\n"
+    content = head + b"".join(lines)
+    settings.RATE_LIMIT_FACTOR = 200 / 600  # requests of a minute
+    report = send(desk, "x.csv", content).json()
+    assert (report["retry_after"] > 0, "Too many requests" in report["stopped"]) == (True, True)
+    assert 0 < report["inserted"] < 798
+    assert [line for line, _ in report["rejected"]] == [2 + 2 * 7], "line 790 is in the rest"
+    rest = content[report["resume_at"] :]
+    assert rest == b"".join(lines[report["inserted"] + 1 :])
+    settings.RATE_LIMIT_FACTOR = 10
+    again = send(desk, "x.csv", head + rest).json()
+    assert (report["inserted"] + again["inserted"], len(again["rejected"])) == (798, 1)
+    assert (again["retry_after"], again["stopped"]) == (0, None)
+
+
 def test_bad_lines_are_reported_and_the_others_stay(tracker: Tracker, desk: Desk) -> None:
     lines = [b'{"title": "good"}', b"", b'{"title"', b"[1]", b'{"title": "x", "points": "many"}', b'{"title": "too"}']
     report = send(desk, "x.jsonl", b"\n".join(lines)).json()

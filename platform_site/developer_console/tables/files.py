@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from io import BytesIO
+from itertools import islice
 from typing import Any, Final
 
 from django.db import transaction
@@ -17,7 +18,7 @@ from platform_site.developer_console.tables.pages import chosen_table, grid
 from platform_site.http import exact_json
 from platform_site.http.errors import ApiError, Conflict, ValidationFailed
 from rows.query import schema_cache
-from rows.transfer.file_formats import InvalidFile, RecordFile, format_of
+from rows.transfer.file_formats import Format, InvalidFile, RecordFile, format_of
 
 MAX_ROWS: Final = 10_000
 MAX_BYTES: Final = 16 * 2**20
@@ -83,6 +84,10 @@ class Report:
     """Line numbers and reasons."""
     stopped: str | None = None
     skipped: list[str] = field(default_factory=list)
+    retry_after: int = 0
+    """Seconds until the rest can be sent; set if too many requests stopped it."""
+    resume_at: int = 0
+    """Line, from `_import` on the byte of the file, where the rest begins."""
 
 
 @require_POST
@@ -112,9 +117,14 @@ def upload(console: Console, table: str) -> HttpResponse:
 
 
 def _import(console: Console, table: str, columns: list[Column], *, is_check: bool) -> Report:
-    report = Report()
+    report, file = Report(), console.request.FILES.get("file")
+    if file is None:
+        report.stopped = "Choose a file."
+        return report
+    file.seek(0)
+    content = file.read()
     try:
-        rows = list(_rows(console, table, report))
+        rows = list(_rows(console, table, content, format_of(file.name or "") or "csv", report))
     except InvalidFile as error:
         report.stopped = str(error)
         return report
@@ -130,17 +140,21 @@ def _import(console: Console, table: str, columns: list[Column], *, is_check: bo
         if not goes_on:
             break
     report.rejected.sort()
+    if report.retry_after:
+        report.rejected = [each for each in report.rejected if each[0] < report.resume_at]
+        report.resume_at = sum(len(line) for line in islice(BytesIO(content), report.resume_at - 1))
     return report
 
 
-def _rows(console: Console, name: str, report: Report) -> Iterator[tuple[int, dict[str, Any]]]:
+def _rows(
+    console: Console, name: str, content: bytes, format_: Format, report: Report
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """By line number. Raises InvalidFile."""
-    file, table = console.request.FILES.get("file"), schema_cache.current(console.ref).schema.tables.get(name)
-    if file is None or table is None:
-        raise InvalidFile("Choose a file." if file is None else "The table was deleted meanwhile.")
-    file.seek(0)
+    table = schema_cache.current(console.ref).schema.tables.get(name)
+    if table is None:
+        raise InvalidFile("The table was deleted meanwhile.")
     decimals = {column.name for column in table.columns.values() if column.type == "decimal"}
-    for number, record in RecordFile(BytesIO(file.read()), format_of(file.name or "") or "csv").records(table):
+    for number, record in RecordFile(BytesIO(content), format_).records(table):
         if isinstance(record, str):
             report.rejected.append((number, record))
             continue
@@ -173,6 +187,8 @@ def _insert(
         console.api("POST", f"/v1/rows/{table}", exact_json.dumps(sent).encode())
     except ApiError as refusal:
         if refusal.status not in (409, 422):
+            if refusal.status == 429:
+                report.retry_after, report.resume_at = int(refusal.headers.get("Retry-After", 10)), rows[0][0]
             report.stopped = f"Stopped at line {rows[0][0]}: {refusal.text}"
             return False
         if len(rows) > 1:

@@ -5,6 +5,7 @@ const PART = 256 * 1024; // bytes
 const FIRST_PART = 32 * 1024; // each next one is twice as large, so that also small files show progress
 const MOST_LINES = 2000; // of a part, which must end within 30 s also if many lines are rejected
 const LONGEST_RECORD = 1024 * 1024;
+const RETRY = 10; // seconds, after a refusal of too many requests that names none
 const SHOWN = 100; // rejected lines
 const progress = document.getElementById("file-progress");
 const report = document.getElementById("file-report");
@@ -15,6 +16,14 @@ function showProgress(text, done) {
   progress.hidden = false;
   progress.querySelector("label").textContent = text;
   progress.querySelector("progress").value = done;
+}
+
+// The rate limit of the member, to whom each request of a part counts.
+async function waitFor(seconds, rows, done) {
+  for (let left = seconds; left > 0 && !isStopped; left -= 1) {
+    showProgress(`${countOf(rows)} so far. Too many requests: goes on in ${left} s`, done);
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+  }
 }
 
 function download(name, parts) {
@@ -60,11 +69,9 @@ async function sendPart(form, file, parts, isCheck) {
   if (isCheck) body.set("check", "1");
   const response = await fetch(form.action, { method: "POST", headers: { Accept: "application/json" }, body });
   const isJson = response.headers.get("Content-Type")?.startsWith("application/json");
-  const refused = response.status === 429
-    ? "Too many requests: wait a minute, then import the lines that are left."
-    : `Not accepted (${response.status}).`;
-  const stopped = response.redirected ? ENDED : refused;
-  if (!isJson) return { inserted: 0, rejected: [], skipped: [], stopped };
+  const stopped = response.redirected ? ENDED : `Not accepted (${response.status}).`;
+  const retry = response.status === 429 ? { retry_after: RETRY, resume_at: parts.length > 1 ? parts[0].length : 0 } : {};
+  if (!isJson) return { inserted: 0, rejected: [], skipped: [], stopped, ...retry };
   return response.json();
 }
 
@@ -90,9 +97,16 @@ async function sendFile(form, file, isCheck) {
     total.inserted += answer.inserted;
     total.skipped = [...new Set([...total.skipped, ...answer.skipped])];
     for (const [line, reason] of answer.rejected) total.rejected.push([line + linesBefore - (hasHeader ? 1 : 0), reason]);
-    total.stopped = answer.stopped && linesBefore ? `${answer.stopped} (${linesBefore} lines before)` : answer.stopped;
-    start += part.bytes.length;
-    linesBefore += part.lines;
+    if (answer.retry_after) {
+      const sent = answer.resume_at - (hasHeader ? header.length : 0);
+      start += sent;
+      linesBefore += part.bytes.subarray(0, sent).reduce((lines, byte) => lines + (byte === 0x0a), 0);
+      await waitFor(answer.retry_after, total.inserted, start / file.size);
+    } else {
+      total.stopped = answer.stopped && linesBefore ? `${answer.stopped} (${linesBefore} lines before)` : answer.stopped;
+      start += part.bytes.length;
+      linesBefore += part.lines;
+    }
     if (isStopped && start < file.size) total.stopped ??= `Stopped after line ${linesBefore}.`;
   }
   progress.hidden = true;
@@ -160,9 +174,14 @@ async function exportFile(link) {
   isStopped = false;
   const about = Number(document.querySelector("[data-count]")?.dataset.count ?? 0);
   do {
-    showProgress(`${rows} rows exported`, about ? Math.min(0.99, rows / about) : 0);
+    const done = about ? Math.min(0.99, rows / about) : 0;
+    showProgress(`${rows} rows exported`, done);
     const url = `${link.href}&part=1${cursor ? `&cursor=${encodeURIComponent(cursor)}` : ""}`;
-    const response = await fetch(url);
+    let response = await fetch(url);
+    while (response.status === 429 && !isStopped) {
+      await waitFor(RETRY, rows, done);
+      response = await fetch(url);
+    }
     if (response.redirected) return location.reload();
     if (!response.ok) {
       showStatus("The export failed. Try again.");
