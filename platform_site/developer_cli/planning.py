@@ -111,8 +111,8 @@ class Plan:
 
 def make(api: Api, backend: Backend, impact: bool = False) -> Plan:
     """Raises Failure if the service refuses a part. With `impact`, what changed rules show and hide is counted."""
-    functions = [each["name"] for each in api.pages("/functions", limit=100)]
-    only_in_environment = [f"function {name}" for name in functions if name not in backend.sources]
+    functions = list(api.pages("/functions", limit=100))
+    only_in_environment = [f"function {each['name']}" for each in functions if each["name"] not in backend.sources]
     webhooks = WebhooksPlan()
     document: dict[str, Any] = {}
     if backend.schema is not None:
@@ -122,6 +122,7 @@ def make(api: Api, backend: Backend, impact: bool = False) -> Plan:
         document["webhooks"] = webhooks.document
     only_in_environment += webhooks.only_in_environment
     plan = Plan(backend, webhooks, [*webhooks.warnings], only_in_environment)
+    _warn_of_stopped(plan, functions)
     if backend.auth is not None:
         document |= _auth(api, backend.auth, plan.warnings)
     tables = backend.schema.value.get("tables") if backend.schema else None
@@ -142,6 +143,17 @@ def make(api: Api, backend: Backend, impact: bool = False) -> Plan:
             plan.warn(path, " must be set.")
         plan.steps.append(Step(each, answer, list(_changes(webhooks, answer))))
     return plan
+
+
+def _warn_of_stopped(plan: Plan, functions: list[dict[str, Any]]) -> None:
+    """Of triggers that the folder has as they are: applying changes nothing, and they stay stopped."""
+    settings = plan.backend.settings.value if plan.backend.settings else {}
+    for each in functions:
+        for setting in ("schedule", "on"):
+            reason = each[f"{setting}_stopped"]
+            if reason and settings.get(each["name"], {}).get(setting) == each[setting]:
+                text = f" is stopped here ({reason}), and push leaves it so. To start it, save it in the console."
+                plan.warn(f"functions.{each['name']}.{setting}", text)
 
 
 def _documents(document: dict[str, Any], backend: Backend) -> Iterator[dict[str, Any]]:

@@ -537,6 +537,24 @@ def test_warnings_name_their_file(files: Files) -> None:
     assert "sk_live" not in str(warnings)
 
 
+def test_a_stopped_schedule_is_warned_of(files: Files) -> None:
+    cli = files.cli
+    files.write("functions/sum.ts", SUM)
+    files.write("functions.json", {"sum": {"schedule": "0 0 1 1 *"}})
+    assert cli.json("push")["warnings"] == []
+    cli.run("branch", "create", "copy", "--from", "push")
+    planned = cli.json("plan", "-e", "copy")
+    assert planned["changes"] == []
+    assert planned["warnings"] == [
+        "backend/functions.json:3: functions.sum.schedule is stopped here (copied), and push leaves it so. "
+        "To start it, save it in the console."
+    ]
+    files.write("functions.json", {"sum": {"schedule": "0 0 2 1 *"}})
+    assert cli.json("push", "-e", "copy")["warnings"] == []
+    assert cli.json("plan", "-e", "copy")["warnings"] == [], "a new schedule starts"
+    cli.run("branch", "delete", "copy", "--yes")
+
+
 def test_pull_overwrites_nothing_unless_forced(files: Files) -> None:
     cli = files.cli
     _pushed(files)
