@@ -11,8 +11,9 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from rows.codegen import generated, role_tables
+from rows.codegen import generated, openapi, role_tables
 from rows.migrate import computation_slots
+from rows.schema.model import SQL_TYPES
 from tests.rows.conftest import Tracker
 from tests.support.client import Answer
 from tests.support.openapi import validate_description
@@ -281,3 +282,7 @@ def test_texts_are_made_in_the_slots_of_plans(tracker: Tracker, monkeypatch: pyt
     busy = ask(tracker, role="editor")
     assert (busy.status, busy.error, busy.headers["Retry-After"]) == (503, "unavailable", "1")
     assert busy.json["error"]["message"] == "Other schemas are being described or planned. Try again shortly."
+
+
+def test_each_column_type_is_described() -> None:
+    assert openapi._TYPES.keys() == SQL_TYPES.keys()
