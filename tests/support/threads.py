@@ -1,10 +1,12 @@
+"""A system that has no more threads."""
+
 import threading
 
 import pytest
 
 
 def refuse_new_threads(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """As a system without more threads, for those whose names begin with `name`."""
+    """For threads whose names begin with `name`."""
     start = threading.Thread.start
 
     def refuse(thread: threading.Thread) -> None:

@@ -1,4 +1,4 @@
-"""What is done for runs while they execute goes on, whatever happens to one look and to one region."""
+"""Leases of executing runs are renewed, and cancelled runs ended, although a check or a region fails."""
 
 import threading
 import time
@@ -11,7 +11,7 @@ import pytest
 from django.conf import settings
 from django.db import InterfaceError
 
-from functions.runs import lease_renewer as watching
+from functions.runs import lease_renewer
 from functions.runs.lease_renewer import LeaseRenewer
 from functions.runs.start import CreatedRun
 from tests.support.timing import within
@@ -28,38 +28,38 @@ def started(run_id: str, cluster: str) -> CreatedRun:
 
 
 @contextmanager
-def over(watch: LeaseRenewer, run: CreatedRun) -> Iterator[None]:
+def over(renewer: LeaseRenewer, run: CreatedRun) -> Iterator[None]:
     """While the run executes."""
     try:
-        watch.start_renewing(run)
+        renewer.start_renewing(run)
         yield
     finally:
-        watch.stop_renewing(run)
+        renewer.stop_renewing(run)
 
 
 @pytest.fixture(autouse=True)
 def closely(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "RENEW_SECONDS", 0.01)
+    monkeypatch.setattr(lease_renewer, "RENEW_SECONDS", 0.01)
 
 
 @pytest.mark.parametrize("error", [InterfaceError("the connection is closed"), KeyError("of our own making")])
-def test_a_look_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_a_check_that_fails_is_not_the_last(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     """One that ended the thread would leave every later run of the process without a lease."""
-    looks: list[list[str]] = []
+    checks: list[list[str]] = []
 
     def cancelled_among(using: str, run_ids: list[str]) -> list[str]:
-        looks.append(run_ids)
-        if len(looks) == 1:
+        checks.append(run_ids)
+        if len(checks) == 1:
             raise error
         return run_ids
 
-    monkeypatch.setattr(watching.leases, "cancelled_among", cancelled_among)
+    monkeypatch.setattr(lease_renewer.leases, "cancelled_among", cancelled_among)
     ended = threading.Event()
     with over(LeaseRenewer(lambda _: ended.set()), started("run_a", HERE)):
         assert ended.wait(within(2))
 
 
-def test_a_renewal_that_failed_is_due_at_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_renewal_that_failed_is_due_at_the_next_check(monkeypatch: pytest.MonkeyPatch) -> None:
     renewals: list[Any] = []
     renewed = threading.Event()
 
@@ -70,16 +70,16 @@ def test_a_renewal_that_failed_is_due_at_the_next_look(monkeypatch: pytest.Monke
         renewed.set()
         return {each.run_id for each in executing}
 
-    monkeypatch.setattr(watching.leases, "cancelled_among", lambda using, run_ids: [])
-    monkeypatch.setattr(watching.leases, "renew", renew)
-    mine = threading.local()  # threads of other tests may still look, too
+    monkeypatch.setattr(lease_renewer.leases, "cancelled_among", lambda using, run_ids: [])
+    monkeypatch.setattr(lease_renewer.leases, "renew", renew)
+    mine = threading.local()  # threads of other tests may still check, too
 
     def monotonic() -> float:
         at = getattr(mine, "at", 0.0)
         mine.at = 10.0
         return at
 
-    monkeypatch.setattr(watching, "time", SimpleNamespace(sleep=time.sleep, monotonic=monotonic))
+    monkeypatch.setattr(lease_renewer, "time", SimpleNamespace(sleep=time.sleep, monotonic=monotonic))
     with over(LeaseRenewer(lambda _: None), started("run_a", HERE)):
         assert renewed.wait(within(2))
     assert len(renewals) == 2
@@ -95,13 +95,13 @@ def test_a_region_that_does_not_answer_keeps_no_other_waiting(monkeypatch: pytes
             return []
         return run_ids
 
-    monkeypatch.setattr(watching.leases, "cancelled_among", cancelled_among)
+    monkeypatch.setattr(lease_renewer.leases, "cancelled_among", cancelled_among)
     ended = threading.Event()
-    watch = LeaseRenewer(lambda _: ended.set())
+    renewer = LeaseRenewer(lambda _: ended.set())
     try:
-        with over(watch, started("run_a", HERE)):
+        with over(renewer, started("run_a", HERE)):
             assert asked.wait(within(2))
-            with over(watch, started("run_b", ELSEWHERE)):
+            with over(renewer, started("run_b", ELSEWHERE)):
                 assert ended.wait(within(2))
     finally:
         answers.set()
@@ -109,16 +109,16 @@ def test_a_region_that_does_not_answer_keeps_no_other_waiting(monkeypatch: pytes
 
 def test_a_thread_that_cannot_be_started_is_started_for_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = threading.Event()
-    watch = LeaseRenewer(lambda _: ended.set())
+    renewer = LeaseRenewer(lambda _: ended.set())
     with monkeypatch.context() as full:
 
         def start(thread: threading.Thread) -> None:
             raise RuntimeError("can't start new thread")
 
         full.setattr(threading.Thread, "start", start)
-        with pytest.raises(RuntimeError), over(watch, started("run_a", HERE)):
+        with pytest.raises(RuntimeError), over(renewer, started("run_a", HERE)):
             raise AssertionError
-    monkeypatch.setattr(watching.leases, "cancelled_among", lambda using, run_ids: run_ids)
-    with over(watch, started("run_b", HERE)):
+    monkeypatch.setattr(lease_renewer.leases, "cancelled_among", lambda using, run_ids: run_ids)
+    with over(renewer, started("run_b", HERE)):
         assert ended.wait(within(2))
-    assert watch._executing[HERE] == {}
+    assert renewer._executing[HERE] == {}
