@@ -67,6 +67,7 @@ class Admission:
     """Bytes, those of the request's body included."""
     since: float = field(default_factory=time.monotonic)
     until: float = 0.0
+    """When its wait ends; 0 until the timeout of its function is read."""
     state: State = State.NEW
     is_refused: bool = False
     held_since: float = 0.0
@@ -112,6 +113,7 @@ class ConcurrencyLimiter:
             self.release(admission)
 
     def take(self, admission: Admission) -> None:
+        """A slot, if one is free and no call of the environment waits."""
         with self._lock:
             if admission.environment_id not in self._queues and self._has_free_slot(admission, time.monotonic()):
                 self._take_slot(admission)

@@ -73,6 +73,7 @@ def no_content() -> HttpResponse:
 
 
 def is_replaced(error: ApiError | type[ApiError]) -> bool:
+    """By `ApiViewSet.client_errors_as`."""
     kind = error if isinstance(error, type) else type(error)
     return 400 <= error.status < 500 and error.status not in (404, 405, 429) and not issubclass(kind, ProjectSuspended)
 

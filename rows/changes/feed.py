@@ -51,7 +51,7 @@ class Feed:
         self._counted_at = self._watched_at = 0.0
         self._tasks = TaskQueue()
         self._oldest_first: set[str] = set()
-        """Environments whose next task begins with the oldest positions: the last one had no time for these."""
+        """Environments whose tasks begin with the oldest positions, until one has no time for the most recent ones."""
 
     # ── From other threads ──
 
@@ -199,7 +199,7 @@ class Feed:
         is_reversed = task.environment_id in self._oldest_first
         for number, streams in enumerate(reversed(task.unfetched) if is_reversed else task.unfetched):
             if number and task.effort.is_over:
-                self._oldest_first ^= {task.environment_id}  # the next task begins at the other end
+                self._oldest_first ^= {task.environment_id}  # the next tasks begin at the other end
                 self.wake()
                 break
             try:  # one position at a time: reconnecting clients each have their own, with much to read

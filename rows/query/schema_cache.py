@@ -35,7 +35,7 @@ class CompiledSchema:
         self.alias = alias
         self.version = version
         self.schema = schema
-        self.columns = sum(len(table.all_columns) for table in schema.tables.values())
+        self.column_count = sum(len(table.all_columns) for table in schema.tables.values())
         self.rules = Ruleset(schema)
         self.models = RowModels(environment_id, schema)
         self._interests = interests
@@ -86,7 +86,7 @@ def reload(environment: EnvironmentRef) -> CompiledSchema:
         _known[made.environment_id] = made
         _known.move_to_end(made.environment_id)
         while len(_known) > MAX_ENVIRONMENTS or (
-            len(_known) > 1 and sum(known.columns for known in _known.values()) > MAX_COLUMNS
+            len(_known) > 1 and sum(known.column_count for known in _known.values()) > MAX_COLUMNS
         ):
             _known.popitem(last=False)
     return made

@@ -187,7 +187,7 @@ def test_an_environment_goes_without_a_collector(tenant: Tenant) -> None:
 
 def test_large_environments_are_kept_in_smaller_numbers(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     tenants = [Tenant(DOCUMENT) for _ in range(5)]
-    columns = tenants[0].compiled.columns
+    columns = tenants[0].compiled.column_count
     assert columns > len(DOCUMENT["tables"]) * len(IMPLICIT)
     monkeypatch.setattr(schema_cache, "MAX_COLUMNS", 2 * columns)
     known = [weakref.ref(tenant.compiled) for tenant in tenants]

@@ -57,6 +57,7 @@ class ClaimedDelivery:
     claimed_at: datetime
     """In the database's time."""
     stopwatch: float
+    """`time.monotonic()` when the claim arrived here."""
 
     def age(self) -> timedelta:
         return timedelta(seconds=time.monotonic() - self.stopwatch)
