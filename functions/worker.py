@@ -107,7 +107,7 @@ class Worker:
             return run_queue.claim(self.using, is_scarce=is_scarce)
         return claimed
 
-    def _start_sibling(self, should_stop: ShouldStop, threads: _Threads) -> threading.Thread:
+    def _start_sibling(self, should_stop: ShouldStop, threads: _Threads) -> threading.Thread | None:
         def work_as_sibling() -> None:
             try:
                 self._work(should_stop, threads)
@@ -119,7 +119,10 @@ class Worker:
         thread = threading.Thread(target=work_as_sibling, name="function-worker")
         with threads.lock:
             threads.all = [other for other in threads.all if other.is_alive()]
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:  # the system has no more threads: those that run execute the rest
+                return None
             threads.all.append(thread)
         return thread
 

@@ -40,6 +40,7 @@ from tests.support.concurrency import waiting_for_locks
 from tests.support.function_queue import FREE, claimed, held, key_of
 from tests.support.functions import SUM, deploy, invoke
 from tests.support.service import wait_for
+from tests.support.threads import refuse_new_threads
 from tests.support.unavailable import database_unavailable
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.django_db(databases="__all__", transaction=True)]
@@ -306,6 +307,17 @@ def queue_in_two(tracker: Tracker, environment: EnvironmentRef) -> EnvironmentRe
         calls.enqueue(NewRun(environment, key_of(environment), "sum", "{}"))
     calls.enqueue(NewRun(other, key_of(other), "sum", "{}"))
     return other
+
+
+def test_a_worker_without_further_threads_executes_all_runs(
+    tracker: Tracker, environment: EnvironmentRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deploy(tracker, "sum", SUM)
+    for _ in range(3):
+        tracker.post("owner", "/functions/sum/invoke", {"input": {"a": 1, "b": 2}, "async": True})
+    refuse_new_threads(monkeypatch, "function-worker")
+    assert Worker(environment.cluster).run() == 3
+    assert {run.status for run in Run.objects.using(environment.cluster)} == {"succeeded"}
 
 
 def test_environments_take_turns(tracker: Tracker, environment: EnvironmentRef) -> None:

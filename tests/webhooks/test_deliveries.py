@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -194,6 +195,26 @@ def test_no_hidden_cell_of_the_row_before_is_told_or_filtered_by(make_tracker: A
     assert sorted(each["status"] for each in deliveries(tracker, webhook)) == ["delivered", "filtered"]
     told = {each["data"]["id"]: each["data"]["old_record"] for each in bodies(receiver)}
     assert ("body" in told["hidden"], told["shown"]["body"]) == (False, "x")
+
+
+def test_attempts_wait_for_the_threads_that_could_be_started(
+    tracker: Tracker, receiver: Receiver, subscribe: Post, dispatch: Dispatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, started = threading.Thread.start, list[threading.Thread]()
+
+    def start_one_sender(thread: threading.Thread) -> None:
+        if thread.name == "webhook-sender":
+            if started:
+                raise RuntimeError("can't start new thread")
+            started.append(thread)
+        start(thread)
+
+    for _ in range(2):
+        subscribe(events=["lists.insert"])
+    write_list(tracker)
+    monkeypatch.setattr(threading.Thread, "start", start_one_sender)
+    assert dispatch() == 2
+    assert len(bodies(receiver)) == 2
 
 
 def test_server_rule_may_use_now_but_no_caller_variables(make_tracker: Any, receiver: Receiver) -> None:

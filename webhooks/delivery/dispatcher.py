@@ -59,8 +59,9 @@ class SenderThreads:
             active = self._active.total()
         if active > len(self._threads):
             thread = threading.Thread(target=self._run, name="webhook-sender", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            with contextlib.suppress(RuntimeError):  # the system has no more threads: one of those that run takes it
+                thread.start()
+                self._threads.append(thread)
         self._work.put(claimed)
 
     def _run(self) -> None:
