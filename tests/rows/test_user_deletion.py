@@ -13,6 +13,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 
 from accounts.models import AuditEntry, User
 from platform_site.identity import signals
+from projects.directory.environments import environment_ref
 from rows import tasks
 from rows.models import PendingUserDeletion
 from rows.write.references import user_policies
@@ -199,3 +200,38 @@ def test_periodic_job_ignores_users_in_deletion(tracker: Tracker) -> None:
         assert delete(tracker) == 204
     assert seen == [(True, [tracker.users["alice"]])]
     assert (is_there(tracker), leaving(), len(entries(tracker))) == (False, [], 1)
+
+
+def test_rows_after_one_that_was_kept_and_then_deleted_are_found(
+    make_tracker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_policies, "_BATCH", 1)
+    note_of = {"type": "reference", "to": "notes", "null": True}
+    tracker: Tracker = make_tracker(
+        {
+            "tables": {
+                "notes": {
+                    "columns": {
+                        "holder": {"type": "user", "null": True, "on_delete": "delete"},
+                        "parent": {**note_of, "on_delete": "cascade"},
+                    }
+                },
+                "receipts": {
+                    "columns": {
+                        "note": {**note_of, "on_delete": "restrict"},
+                        "book": {**note_of, "on_delete": "cascade", "related_name": "pages"},
+                    }
+                },
+            }
+        }
+    )
+    alice = tracker.users["alice"]
+    for row_id in "bacde":
+        parent = "b" if row_id == "a" else None
+        made = tracker.post("key", "/rows/notes", {"id": row_id, "holder_id": alice, "parent_id": parent})
+        assert made.status == 201, made.json
+    assert tracker.post("key", "/rows/receipts", {"note_id": "a", "book_id": "b"}).status == 201
+    environment = environment_ref(tracker.environment_id)
+    assert environment is not None
+    user_policies.apply_user_deletion(environment, alice, pending=None)
+    assert tracker.get("key", "/rows/notes").json["data"] == []

@@ -55,7 +55,7 @@ def _apply_batch(
             _delete_or_detach(context, table, column, rows)
         elif rows:
             _delete_or_detach_each(context, table, column, rows, blocked)
-    return len(rows) == _BATCH
+    return len(rows) >= _BATCH  # more, if rows in `blocked` were deleted with others
 
 
 def _delete_or_detach(context: QueryContext, table: Table, column: Column, rows: list[str]) -> None:
