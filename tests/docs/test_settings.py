@@ -72,6 +72,8 @@ def read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Read]:
     with monkeypatch.context() as patched:
         for reader in (
             "text",
+            "hosts",
+            "server",
             "boolean",
             "number",
             "numbers",
