@@ -255,6 +255,9 @@ class _Run:
             if accounts:
                 lines += [f"           {accounts[who]['email']}, password {accounts[who]['password']}"]
         lines += [f"  API      {base}/v1 (reference: /docs, guides: /docs/guides)"]
+        if not self.options.demo:
+            command = [sys.executable, sys.argv[0], "create_account", "you@example.com", "--staff"]
+            lines += [f"  Account  DATA_DIR={shlex.quote(str(self.layout.data_dir))} {shlex.join(command)}"]
         if accounts:
             file = _short(self.layout.demo_file)
             lines += [

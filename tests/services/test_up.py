@@ -376,6 +376,12 @@ def test_a_very_long_path_moves_the_sockets_and_nothing_else(tmp_path: Path) -> 
         assert not (data_dir / "demo.json").exists()
         with control(data_dir) as connection:
             assert connection.execute("SELECT count(*) FROM accounts_user").fetchone() == (0,)
+        [command] = re.findall(
+            r"^  Account  (DATA_DIR=\S+ \S+ \S*manage.py create_account .*)$", up.output, re.MULTILINE
+        )
+        subprocess.run(f"{command} --password a-long-passphrase", shell=True, check=True, cwd=ROOT)  # noqa: S602
+        with control(data_dir) as connection:
+            assert connection.execute("SELECT is_superuser FROM accounts_user").fetchone() == (True,)
     finally:
         assert up.stop() == 0
         shutil.rmtree(layout.sockets)
