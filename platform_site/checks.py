@@ -8,6 +8,7 @@ from django.core.checks import CheckMessage, Error, Tags, Warning, register, run
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
 from django.db import DEFAULT_DB_ALIAS, connections
+from django.http.request import validate_host
 
 from platform_site import env
 from platform_site.embedded.data_dir import REGIONS, region_variable
@@ -110,6 +111,11 @@ def check_what_production_needs(**_: Any) -> list[CheckMessage]:
     found: list[CheckMessage] = []
     if settings.PLATFORM_DOMAIN == "localhost":
         found.append(Error("PLATFORM_DOMAIN is not set: links and allowed hosts name localhost.", id="api.E006"))
+    elif not validate_host(settings.PLATFORM_DOMAIN, settings.ALLOWED_HOSTS):
+        message = f"ALLOWED_HOSTS does not have PLATFORM_DOMAIN, {settings.PLATFORM_DOMAIN}: its requests are refused."
+        found.append(Error(message, id="api.E010"))
+    if settings.BASE_URL.startswith("http://"):
+        found.append(Warning("BASE_URL is not https: links in emails are opened unencrypted.", id="api.W004"))
     if settings.SECURE_SSL_REDIRECT and not settings.TRUSTED_PROXIES:
         found.append(
             Warning("TRUSTED_PROXIES is not set: requests through a proxy are refused as plain HTTP.", id="api.W002")

@@ -19,6 +19,7 @@ READERS = (env.number, env.integer)
 def complete(settings: LazySettings) -> None:
     """What production must have beside its servers."""
     settings.PLATFORM_DOMAIN, settings.TRUSTED_PROXIES, settings.METRICS_TOKEN = "api.example", ["10.0.0.1"], "t" * 20
+    settings.BASE_URL, settings.ALLOWED_HOSTS = "https://api.example", ["api.example"]
 
 
 def found(*, deploy: bool = False) -> list[str]:
@@ -120,6 +121,20 @@ def test_production_without_domain_proxy_or_token_for_metrics(settings: LazySett
     assert found(deploy=True) == ["api.E006", "api.W002", "api.W003"]
     settings.PRODUCTION = False
     assert found(deploy=True) == ["api.E007"]
+
+
+@pytest.mark.usefixtures("complete")
+def test_production_that_refuses_its_own_domain_or_has_links_without_tls(
+    settings: LazySettings, tmp_path: Path
+) -> None:
+    settings.LAYOUT = Layout(tmp_path)
+    settings.LAYOUT.ensure_secrets()
+    settings.PRODUCTION = True
+    assert found(deploy=True) == []
+    settings.ALLOWED_HOSTS, settings.BASE_URL = ["www.example"], "http://api.example"
+    assert found(deploy=True) == ["api.E010", "api.W004"]
+    settings.ALLOWED_HOSTS, settings.BASE_URL = [".example"], "https://api.example"
+    assert found(deploy=True) == []
 
 
 def test_a_replica_that_is_its_own_primary_or_there_twice(settings: LazySettings) -> None:
