@@ -1,9 +1,11 @@
-from typing import Any
+from typing import Any, Final
 
 from platform_site.identity import signals
 from projects.directory import invitations
 from projects.errors import LastOwner
 from projects.models import Member, Project
+
+_NAMED: Final = 5
 
 
 def connect() -> None:
@@ -16,7 +18,10 @@ def keep_owners(*, user_id: str, pool_id: str | None, **_: Any) -> None:
         return  # app users are not members of projects
     owned = Project.objects.live().filter(memberships__user_id=user_id, memberships__role=Member.Role.OWNER)
     # Locked, as when a member is removed, so that another owner cannot leave at the same time.
-    for project in owned.select_for_update(no_key=True, of=("self",)).order_by("pk"):
-        if not project.memberships.filter(role=Member.Role.OWNER).exclude(user_id=user_id).exists():
-            raise LastOwner
+    locked = owned.select_for_update(no_key=True, of=("self",)).order_by("pk")
+    others = Member.objects.filter(project__in=list(locked), role=Member.Role.OWNER).exclude(user_id=user_id)
+    shared = set(others.values_list("project_id", flat=True))
+    if alone := [project.pk for project in locked if project.pk not in shared]:
+        named = ", ".join(alone[:_NAMED]) + (f" and {len(alone) - _NAMED} more" if len(alone) > _NAMED else "")
+        raise LastOwner(f"{LastOwner.message} Delete these, or make another member an owner of each: {named}.")
     invitations.of_inviter(user_id).delete()

@@ -301,7 +301,7 @@ def test_delete_account_leaves_owners_and_the_last_superuser(alice: User, una: U
         pk=json.loads(run("create_account", "s@example.com", "--staff", "--no-password", "--json")[0])["id"]
     )
     for account, said in (
-        (alice.pk, "at least one owner"),
+        (alice.pk, f"at least one owner. Delete these, or .* of each: {production.project_id}\\.$"),
         (boss.pk, "last superuser"),
         (una.pk, "no platform account"),
     ):
