@@ -29,6 +29,7 @@ from tests.support.timing import within
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """No answer of an earlier test is believed."""
     monkeypatch.setattr(health, "_dependencies", {})
+    monkeypatch.setattr(health, "_migrated", set())
     health.register_own()
 
 
@@ -144,6 +145,27 @@ def test_databases_that_only_serve_reads_degrade(api: Api, fresh: None, monkeypa
         "redis": "ok",
     }
     assert api.get("/readyz?require=control").status == 503
+
+
+@pytest.mark.django_db(databases="__all__")
+def test_a_database_without_tables_is_not_migrated(api: Api, fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when `migrate` was forgotten: a roll-out must not go on."""
+    options = connections["us-east-1"].settings_dict["OPTIONS"]
+    elsewhere = options | {"options": f"{options['options']} -c search_path=pg_catalog"}
+    monkeypatch.setitem(connections["us-east-1"].settings_dict, "OPTIONS", elsewhere)
+    answer = api.get("/readyz")
+    assert (answer.status, answer.json["status"]) == (200, "degraded")
+    assert answer.json["dependencies"]["us-east-1"] == "not_migrated"
+    assert api.get("/readyz?require=all").status == 503
+
+
+@pytest.mark.django_db(databases="__all__")
+@pytest.mark.parametrize("alias", ["default", "eu-west-1"])
+def test_a_database_that_lacks_a_migration_is_not_migrated(alias: str) -> None:
+    with connections[alias].cursor() as cursor:
+        assert health._has_migrations(connections[alias].connection)
+        cursor.execute("DELETE FROM django_migrations WHERE app = 'rows' AND name = '0001_initial'")
+        assert not health._has_migrations(connections[alias].connection)
 
 
 @pytest.mark.django_db(databases="__all__")

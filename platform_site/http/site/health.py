@@ -5,12 +5,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from pkgutil import iter_modules
+from typing import Any, Final
 
 import psycopg
 import redis
+from django.apps import apps
 from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.http import HttpRequest, HttpResponse
@@ -25,13 +28,13 @@ LIMIT: Final = 2.0
 """Seconds for each check."""
 WORKERS: Final = "workers"
 CACHED_SECONDS: Final = 1.0
-_SERVES: Final = ("ok", "read_only")
+_SERVES: Final = ("ok", "read_only", "not_migrated")
 
 Check = Callable[[], None]
 
 
-class ReadOnly(Exception):
-    """Of a check: the dependency only serves reads."""
+class Limited(Exception):
+    """Of a check: the dependency can be used, within limits. The message is its state."""
 
 
 @dataclass
@@ -52,8 +55,8 @@ class _Dependency:
     def _run(self, state: "Future[str]") -> None:
         try:
             self.check()
-        except ReadOnly:
-            state.set_result("read_only")
+        except Limited as limited:
+            state.set_result(str(limited))
         except Exception:  # whatever it is, the dependency is not ready
             state.set_result("down")
         else:
@@ -61,6 +64,8 @@ class _Dependency:
 
 
 _dependencies: Final[dict[str, _Dependency]] = {}
+_migrated: Final[set[str]] = set()
+"""Databases that had all migrations of this version."""
 
 
 def register(name: str, check: Check) -> None:
@@ -74,9 +79,24 @@ def _check_database(alias: str) -> None:
         availability.watch(alias).log_failure(error)
         raise
     with connection:
-        found = connection.execute("SHOW transaction_read_only").fetchone()  # also "on" for a standby
-    if found != ("off",):
-        raise ReadOnly
+        if connection.execute("SHOW transaction_read_only").fetchone() != ("off",):  # also "on" for a standby
+            raise Limited("read_only")
+        if alias not in _migrated:
+            if not _has_migrations(connection):
+                raise Limited("not_migrated")
+            _migrated.add(alias)
+
+
+def _has_migrations(connection: "psycopg.Connection[tuple[Any, ...]]") -> bool:
+    """Whether those of this version are applied. The files are listed: loading the modules would take memory."""
+    with suppress(psycopg.errors.UndefinedTable):
+        applied = {*connection.execute("SELECT app, name FROM django_migrations")}
+        for app in apps.get_app_configs():
+            names = {module.name for module in iter_modules([f"{app.path}/migrations"])}
+            if not {(app.label, name) for name in names} <= applied:
+                return False
+        return True
+    return False
 
 
 def _check_redis() -> None:
@@ -92,7 +112,7 @@ def register_own() -> None:
 
 
 def dependency_states() -> Mapping[str, str]:
-    """By dependency `ok`, `read_only`, `slow` (no result within LIMIT) or `down`."""
+    """By dependency `ok`, `read_only`, `not_migrated`, `slow` (no result within LIMIT) or `down`."""
     results = {name: one.start_check() for name, one in _dependencies.items()}
     wait(results.values(), LIMIT)
     return {name: state.result() if state.done() else "slow" for name, state in results.items()}
