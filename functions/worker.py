@@ -54,14 +54,16 @@ class _Threads:
 
 
 class Worker:
-    """One region's loop in this process, at most `FUNCTION_WORKER_THREADS` times at once. The last quarter of them is
+    """One region's loop in this process, at most `FUNCTION_WORKER_THREADS` times at once. A quarter of them is reserved
     for short runs of environments that execute none: those of a few environments may take all others for minutes."""
 
     def __init__(self, using: str) -> None:
         self.using = using
-        self._most = settings.FUNCTION_WORKER_THREADS
-        self._taken = 0
-        self._lock = threading.Lock()
+        reserved = settings.FUNCTION_WORKER_THREADS // 4
+        self._slots = threading.BoundedSemaphore(settings.FUNCTION_WORKER_THREADS - reserved)
+        self._reserved_slots = threading.BoundedSemaphore(reserved)
+        self._nothing_short_at = -_POLL_SECONDS
+        """When a reserved thread last found nothing: in a long backlog each notification would try again."""
 
     def run(self, should_stop: ShouldStop = lambda: False) -> int:
         """Returns how many runs it and its siblings executed; 0 if every slot is taken, since each executing thread
@@ -77,14 +79,13 @@ class Worker:
         return threads.executed
 
     def _work(self, should_stop: ShouldStop, threads: _Threads) -> None:
-        with self._lock:
-            if self._taken == self._most:
-                return
-            self._taken += 1
+        slots = next((each for each in (self._slots, self._reserved_slots) if each.acquire(blocking=False)), None)
+        if slots is None:
+            return
         sibling: threading.Thread | None = None
         found = False
         try:
-            while not should_stop() and (claimed := self._claim()) is not None:
+            while not should_stop() and (claimed := self._claim(is_reserved=slots is self._reserved_slots)) is not None:
                 found = True
                 started, is_last = claimed
                 is_needed = not is_last and (sibling is None or not sibling.is_alive())
@@ -95,16 +96,18 @@ class Worker:
                 with threads.lock:
                     threads.executed += 1
         finally:
-            with self._lock:
-                self._taken -= 1
+            slots.release()
             if not found:
                 threads.idle_at = time.monotonic()
 
-    def _claim(self) -> tuple[CreatedRun, bool] | None:
-        is_scarce = self._taken > self._most - self._most // 4
-        claimed = run_queue.claim(self.using, is_scarce=is_scarce)
+    def _claim(self, *, is_reserved: bool) -> tuple[CreatedRun, bool] | None:
+        if is_reserved and time.monotonic() - self._nothing_short_at < _POLL_SECONDS:
+            return None
+        claimed = run_queue.claim(self.using, is_reserved=is_reserved)
         if claimed is None and event_triggers.queue(self.using):
-            return run_queue.claim(self.using, is_scarce=is_scarce)
+            claimed = run_queue.claim(self.using, is_reserved=is_reserved)
+        if claimed is None and is_reserved:
+            self._nothing_short_at = time.monotonic()
         return claimed
 
     def _start_sibling(self, should_stop: ShouldStop, threads: _Threads) -> threading.Thread | None:

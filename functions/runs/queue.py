@@ -26,15 +26,15 @@ _claiming: Final[dict[str, threading.Lock]] = {}
 """By region. Concurrent claims usually try the same slot: the second would wait for the first's commit, and fail."""
 
 
-def claim(using: str, *, is_scarce: bool = False) -> tuple[CreatedRun, bool] | None:
+def claim(using: str, *, is_reserved: bool = False) -> tuple[CreatedRun, bool] | None:
     """Claim a queued run of the region that may execute now, and whether it was the last; None if there is none. First
     come environments with few executing runs, in them the oldest run; those of anonymous callers and events come last.
-    `is_scarce`: only runs of functions with a timeout of at most SHORT_MS, of environments that execute none.
+    `is_reserved`: only runs of functions with a timeout of at most SHORT_MS, of environments that execute none.
     The claim is on disk when this returns: after a crash of PostgreSQL the run would otherwise be claimed again with
     the same attempt number."""
     parameters = start.lease_parameters() | {
         "suspended": f"{{{','.join(suspended_in(using))}}}",
-        "is_scarce": "t" if is_scarce else "f",
+        "is_reserved": "t" if is_reserved else "f",
         "short_ms": SHORT_MS,
     }
     found: list[Row] = []

@@ -2,7 +2,7 @@
 -- The order by kind and time is that of the index `run_queue_order`: no backlog is sorted, and that of anonymous
 -- callers and events is not scanned. Others take the first half of the slots (`functions.quotas.slots`) last. Of
 -- environments with equally many executing runs one is chosen at random: with the longest wait first, several older
--- backlogs would be worked off before the first run of another environment. With `is_scarce` only short runs are
+-- backlogs would be worked off before the first run of another environment. With `is_reserved` only short runs are
 -- claimed, of environments that execute none.
 WITH {waiting}, candidates AS (
     SELECT due.environment_id, busy.runs, random() AS chance
@@ -20,9 +20,9 @@ WITH {waiting}, candidates AS (
              FROM platform.functions_run b
             WHERE b.environment_id = waiting.environment_id AND b.slot < 0) busy
      WHERE busy.taken < due.concurrency
-       AND (NOT %(is_scarce)s::boolean OR busy.runs = 0
+       AND (NOT (SELECT %(is_reserved)s::boolean) OR busy.runs = 0
             AND EXISTS (SELECT FROM platform.functions_function f
-                         WHERE f.id = due.function_id AND f.timeout_ms <= %(short_ms)s::integer))
+                         WHERE f.id = due.function_id AND f.timeout_ms <= (SELECT %(short_ms)s::integer)))
      ORDER BY busy.runs, chance
      LIMIT 4
 ), next AS (

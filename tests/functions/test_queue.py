@@ -337,17 +337,17 @@ def test_an_older_backlog_is_not_worked_off_first(tracker: Tracker, environment:
     assert (len(order), order[-1]) == (21, environment.environment_id), "one in a million runs of this test fails"
 
 
-def test_scarce_threads_are_for_short_runs_of_idle_environments(tracker: Tracker, environment: EnvironmentRef) -> None:
+def test_reserved_threads_are_for_short_runs_of_idle_environments(tracker: Tracker, environment: EnvironmentRef) -> None:
     other, using = queue_in_two(tracker, environment), environment.cluster
     assert claimed(using) is not None
     assert claimed(using) is not None
-    assert run_queue.claim(using, is_scarce=True) is None, "both execute one"
+    assert run_queue.claim(using, is_reserved=True) is None, "both execute one"
     Run.objects.using(using).filter(environment_id=other.environment_id).delete()
     for timeout_ms, expected in ((run_queue.SHORT_MS + 1, False), (run_queue.SHORT_MS, True)):
         values = {"source": SUM, "timeout_ms": timeout_ms}
         deploy_service.deploy(other, "sum", values, actor=key_of(other))
         calls.enqueue(NewRun(other, key_of(other), "sum", "{}"))
-        found = run_queue.claim(using, is_scarce=True)
+        found = run_queue.claim(using, is_reserved=True)
         assert (found is not None) is expected
     assert found is not None
     assert found[0].environment_id == other.environment_id
