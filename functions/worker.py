@@ -63,7 +63,7 @@ class Worker:
         self._slots = threading.BoundedSemaphore(settings.FUNCTION_WORKER_THREADS - reserved)
         self._reserved_slots = threading.BoundedSemaphore(reserved)
         self._nothing_short_at = -_POLL_SECONDS
-        """When a reserved thread last found nothing: in a long backlog each notification would try again."""
+        """When a reserved thread last found nothing. It pauses, so that not each notification of a backlog claims."""
 
     def run(self, should_stop: ShouldStop = lambda: False) -> int:
         """Returns how many runs it and its siblings executed; 0 if every slot is taken, since each executing thread
@@ -101,8 +101,8 @@ class Worker:
                 threads.idle_at = time.monotonic()
 
     def _claim(self, *, is_reserved: bool) -> tuple[CreatedRun, bool] | None:
-        if is_reserved and time.monotonic() - self._nothing_short_at < _POLL_SECONDS:
-            return None
+        if is_reserved:
+            time.sleep(max(0.0, self._nothing_short_at + _POLL_SECONDS - time.monotonic()))
         claimed = run_queue.claim(self.using, is_reserved=is_reserved)
         if claimed is None and event_triggers.queue(self.using):
             claimed = run_queue.claim(self.using, is_reserved=is_reserved)

@@ -337,7 +337,9 @@ def test_an_older_backlog_is_not_worked_off_first(tracker: Tracker, environment:
     assert (len(order), order[-1]) == (21, environment.environment_id), "one in a million runs of this test fails"
 
 
-def test_reserved_threads_are_for_short_runs_of_idle_environments(tracker: Tracker, environment: EnvironmentRef) -> None:
+def test_reserved_threads_are_for_short_runs_of_idle_environments(
+    tracker: Tracker, environment: EnvironmentRef
+) -> None:
     other, using = queue_in_two(tracker, environment), environment.cluster
     assert claimed(using) is not None
     assert claimed(using) is not None
@@ -360,7 +362,7 @@ def test_slow_runs_of_one_environment_leave_threads_to_others(
     settings.FUNCTION_WORKER_THREADS = FREE
     other = environment_ref(environment_of(make_project(tracker.project.created_by, "Other")).pk)
     assert other is not None
-    slow = "export default () => new Promise((resolve) => setTimeout(resolve, 3_000))"
+    slow = "export default () => new Promise((resolve) => setTimeout(resolve, 4_000))"
     deploy(tracker, "slow", slow)
     deploy_service.deploy(other, "sum", {"source": SUM}, actor=key_of(other))
 
@@ -384,7 +386,9 @@ def test_slow_runs_of_one_environment_leave_threads_to_others(
     with ThreadPoolExecutor(2) as threads:
         threads.submit(work)
         wait_for("slow runs", lambda: executing() == FREE - 1)
-        run_id = enqueue(other, "sum")
+        wait_for("the reserved thread finds nothing", lambda: worker._nothing_short_at > 0)
+        with worker._reserved_slots:  # it has ended
+            run_id = enqueue(other, "sum")
         threads.submit(work)
         wait_for("the other run", lambda: runs.filter(pk=run_id, status="succeeded").exists())
         assert executing() == FREE - 1

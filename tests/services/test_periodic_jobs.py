@@ -416,7 +416,7 @@ def test_a_deletion_that_fails_keeps_no_other_from_its_turn(monkeypatch: pytest.
 
 
 def test_a_worker_outlives_a_region_whose_connection_broke(monkeypatch: pytest.MonkeyPatch) -> None:
-    def claim(using: str) -> None:
+    def claim(using: str, **_: bool) -> None:
         raise InterfaceError("the connection is closed")
 
     monkeypatch.setattr(run_queue, "claim", claim)
