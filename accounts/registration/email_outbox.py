@@ -197,7 +197,8 @@ def _resolve(email: AccountEmail) -> ClaimedEmail | None:
 
 
 def send(email_id: str) -> None:
-    """Send a new email. Without a free slot, it is left to those who have one, which go on with others of its owner."""
+    """Send a new email, then others that are due of the same pool and project. Without a free slot nothing is sent:
+    whoever has a slot for these goes on with it, or `send_due` sends it."""
     found = AccountEmail.objects.filter(pk=email_id).values("environment_id", "project_id").first()
     if found is None:
         return
@@ -207,14 +208,14 @@ def send(email_id: str) -> None:
 
 
 def send_due() -> int:
-    """Send due emails, at most _PER_RUN; returns how many. The pools take turns."""
+    """Send due emails, at most _PER_RUN; returns how many. Pools and projects take turns."""
     turn = Window(RowNumber(), partition_by=["environment_id", "project_id"], order_by="next_attempt_at")
     due = _due().annotate(turn=turn).order_by("turn", "next_attempt_at").values_list("pk", flat=True)
     return _send_each(due[:_PER_RUN])
 
 
 def _send_each(email_ids: Iterable[str]) -> int:
-    """Stops if the mail server is unavailable."""
+    """Returns how many were sent. Stops if the mail server is unavailable."""
     sent = 0
     with closing(get_connection()) as server:
         for email_id in list(email_ids):

@@ -39,7 +39,7 @@ def notes() -> Iterator[None]:
 
 
 class Crowd:
-    """Threads that run a `Together`, of which the first is held up by a lock until `go`."""
+    """Threads that run a `StatementBatcher`, of which the first is held up by a lock until `go`."""
 
     def __init__(self, together: StatementBatcher, prepare: Callable[[], object] = lambda: None) -> None:
         self.together, self.prepare = together, prepare
